@@ -99,8 +99,8 @@ var seed = maphash.MakeSeed()
 type node struct {
 	// name refers to text if it is short, so that a lookup by name reads one cache line.
 	name logicalcluster.Name
-	// place is the valid placement, or 0.
-	place atomic.Uint64
+	// validPlacement is the placement of the first announcement, or 0.
+	validPlacement atomic.Uint64
 	// kind is the type in the valid placement, or nil.
 	kind atomic.Pointer[typeName]
 	// uses counts placements of, and links from and to, the node. generation is of the valid placement. Writers only.
@@ -123,7 +123,7 @@ func newNode(name logicalcluster.Name) *node {
 func (n *node) hash() uint64         { return nameHash(n.name.String()) }
 func (n *node) is(name string) bool  { return n.name.String() == name }
 func nameHash(name string) uint64    { return maphash.String(seed, name) }
-func (n *node) placement() placement { return placement(n.place.Load()) }
+func (n *node) placement() placement { return placement(n.validPlacement.Load()) }
 
 // typeName is the shared name of a workspace type. uses counts announcements with it. Writers only.
 type typeName struct {
@@ -146,13 +146,13 @@ func (t *typeName) String() string {
 type placement uint64
 
 const (
-	placed        placement = 1 << 63
-	claimShift              = 61
-	placeMigrates placement = 1 << 60
-	placeDeleting placement = 1 << 59
-	phaseShift              = 51
-	shardShift              = 35
-	maxCreated              = 1<<shardShift - 1
+	placementPresent  placement = 1 << 63
+	claimShift                  = 61
+	placementMigrates placement = 1 << 60
+	placementDeleting placement = 1 << 59
+	phaseShift                  = 51
+	shardShift                  = 35
+	maxCreated                  = 1<<shardShift - 1
 )
 
 // Claims are the shard in the LogicalCluster's annotation.
@@ -171,12 +171,12 @@ func newPlacement(s *shard, c LogicalCluster, phase uint8) placement {
 		claim = claimsNone
 	}
 	created := placement(min(max(c.Created, 0), maxCreated))
-	p := placed | claim<<claimShift | placement(phase)<<phaseShift | placement(s.number)<<shardShift | created
+	p := placementPresent | claim<<claimShift | placement(phase)<<phaseShift | placement(s.number)<<shardShift | created
 	if c.Migrating {
-		p |= placeMigrates
+		p |= placementMigrates
 	}
 	if c.Deleting {
-		p |= placeDeleting
+		p |= placementDeleting
 	}
 	return p
 }

@@ -84,10 +84,10 @@ type Index struct {
 	mu     sync.Mutex
 	shards map[string]*shard
 	types  map[string]*typeName
-	// places and contested are the announcements of logical clusters and workspaces that several shards announce.
-	// The first one is valid, and the only one that lookups use.
-	places    map[*node][]announcement
-	contested map[*node]map[string][]*link
+	// announcements are those of logical clusters that several shards announce, and contested those of workspaces. The
+	// first one is valid, and the only one that lookups use.
+	announcements map[*node][]announcement
+	contested     map[*node]map[string][]*link
 }
 
 type numbers struct {
@@ -111,7 +111,7 @@ type Stats struct {
 func NewWorkspaceIndex() *Index {
 	x := &Index{
 		shards: map[string]*shard{}, types: map[string]*typeName{},
-		places: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
+		announcements: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
 	}
 	x.numbers.Store(&numbers{shards: []*shard{{}}, phases: []corev1alpha1.LogicalClusterPhaseType{
 		phaseNone: "", phaseReady: corev1alpha1.LogicalClusterPhaseReady, phaseUnavailable: corev1alpha1.LogicalClusterPhaseUnavailable,

@@ -428,7 +428,7 @@ func isEmpty(t *testing.T, x *Index) {
 	for l := range x.links.all {
 		t.Fatalf("link %v was not removed", l.name())
 	}
-	require.Empty(t, x.places)
+	require.Empty(t, x.announcements)
 	require.Empty(t, x.contested)
 	require.Empty(t, x.types)
 	for _, s := range x.shards {

@@ -86,7 +86,7 @@ func (x *Index) WriteSnapshots(writers map[string]*SnapshotWriter) {
 			clusters = append(clusters, placedNode{n, p, n.kind.Load()})
 		}
 	}
-	for n, all := range x.places {
+	for n, all := range x.announcements {
 		for _, a := range all[1:] {
 			if to(a.placement.shard()) != nil {
 				clusters = append(clusters, placedNode{n, a.placement, a.kind})
@@ -239,11 +239,11 @@ func (x *Index) readClusters(shard string, from *reader) {
 	for len(from.rest) > 0 {
 		name, p := logicalcluster.Name(from.text()), placement(from.uint64())
 		phase, kind := x.phase(corev1alpha1.LogicalClusterPhaseType(from.text())), from.text()
-		if from.failed || p&placed == 0 || p.claim() > int(claimsOwn) || name == "" {
+		if from.failed || p&placementPresent == 0 || p.claim() > int(claimsOwn) || name == "" {
 			from.failed = true
 			return
 		}
-		x.place(name, s, p.on(s.number, phase), kind)
+		x.announce(name, s, p.on(s.number, phase), kind)
 	}
 }
 

@@ -91,7 +91,7 @@ func (x *Index) sweepPlacements(s *shard, now generation) {
 	isOutdated := func(a announcement) bool { return a.shard() == s.number && a.generation != now }
 	for n := range x.clusters.all {
 		valid := announcement{placement: n.placement(), generation: n.generation}
-		if valid.placement != 0 && isOutdated(valid) || slices.ContainsFunc(x.places[n], isOutdated) {
+		if valid.placement != 0 && isOutdated(valid) || slices.ContainsFunc(x.announcements[n], isOutdated) {
 			outdated = append(outdated, n)
 		}
 	}

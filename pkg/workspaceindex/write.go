@@ -15,10 +15,10 @@ func (x *Index) UpsertLogicalCluster(shard string, c LogicalCluster) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.shard(shard)
-	x.place(c.Name, s, newPlacement(s, c, x.phase(c.Phase)), c.Type)
+	x.announce(c.Name, s, newPlacement(s, c, x.phase(c.Phase)), c.Type)
 }
 
-func (x *Index) place(name logicalcluster.Name, s *shard, p placement, kind string) {
+func (x *Index) announce(name logicalcluster.Name, s *shard, p placement, kind string) {
 	n := x.use(name)
 	defer x.release(n)
 	x.setPlacement(n, s, announcement{placement: p, kind: x.useType(kind)})
@@ -134,7 +134,7 @@ func (x *Index) releaseType(t *typeName) {
 
 // announced returns a copy of the announcements of a node, the valid one first.
 func (x *Index) announced(n *node) []announcement {
-	if all, ok := x.places[n]; ok {
+	if all, ok := x.announcements[n]; ok {
 		return slices.Clone(all)
 	}
 	if p := n.placement(); p != 0 {
@@ -147,8 +147,8 @@ func (x *Index) announced(n *node) []announcement {
 func (x *Index) comparePlacements(a, b placement) int {
 	return cmp.Or(
 		-cmp.Compare(a.claim(), b.claim()),
-		cmp.Compare(a&placeMigrates, b&placeMigrates),
-		cmp.Compare(a&placeDeleting, b&placeDeleting),
+		cmp.Compare(a&placementMigrates, b&placementMigrates),
+		cmp.Compare(a&placementDeleting, b&placementDeleting),
 		-cmp.Compare(a.ready(), b.ready()),
 		-cmp.Compare(a.created(), b.created()),
 		cmp.Compare(x.shardNumber(a.shard()).name, x.shardNumber(b.shard()).name),
@@ -178,9 +178,9 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		n.uses++
 	}
 	slices.SortFunc(all, func(a, b announcement) int { return x.comparePlacements(a.placement, b.placement) })
-	delete(x.places, n)
+	delete(x.announcements, n)
 	if len(all) > 1 {
-		x.places[n] = all
+		x.announcements[n] = all
 	}
 	before := n.placement().shard()
 	var first announcement
@@ -192,7 +192,7 @@ func (x *Index) setPlacement(n *node, s *shard, a announcement) {
 		return
 	}
 	n.kind.Store(first.kind)
-	n.place.Store(uint64(first.placement))
+	n.validPlacement.Store(uint64(first.placement))
 	h.changes++
 	if n.placement().shard() != before {
 		// Links of the node's shard are preferred.
