@@ -91,15 +91,15 @@ func Save(ctx context.Context, s Source, file string, overwrite bool, out io.Wri
 	if err != nil {
 		return err
 	}
-	if err := place(written.Name(), file, overwrite); err != nil {
+	if err := publish(written.Name(), file, overwrite); err != nil {
 		return fmt.Errorf("cannot write the snapshot: %w", err)
 	}
 	_, _ = fmt.Fprintf(out, "Saved %d bytes to %s, sha256 %x\n", to.written, file, sum)
 	return etcd.SyncDir(filepath.Dir(file))
 }
 
-// place renames from to file. Without overwrite, it fails if file was created concurrently.
-func place(from, file string, overwrite bool) error {
+// publish renames from to file. Without overwrite, it fails if file was created concurrently.
+func publish(from, file string, overwrite bool) error {
 	if overwrite {
 		return os.Rename(from, file)
 	}
