@@ -39,10 +39,10 @@ import (
 )
 
 var (
-	errStatus  = errors.New("only the system may write the status")
-	errForeign = errors.New("a shard may write only its own Shard and Lease in root on another shard")
-	errPlace   = errors.New("shards must be registered in the logical cluster root")
-	errScope   = fmt.Errorf("metadata.annotations[%s]: Shards must be visible in all regions: remove the annotation", request.ScopeAnnotation)
+	errStatus       = errors.New("only the system may write the status")
+	errForeign      = errors.New("a shard may write only its own Shard and Lease in root on another shard")
+	errShardCluster = errors.New("shards must be registered in the logical cluster root")
+	errScope        = fmt.Errorf("metadata.annotations[%s]: Shards must be visible in all regions: remove the annotation", request.ScopeAnnotation)
 )
 
 // reviews are the API groups of access and token reviews, which are not stored.
@@ -54,16 +54,16 @@ var apiGroups = []string{apirules.InternalGroup, apis.GroupName, cache.GroupName
 // workspaceFields are the fields of a Workspace that only the system sets.
 var workspaceFields = [][]string{{"spec", "cluster"}, {"spec", "URL"}}
 
-// checkPlace rejects Shards outside of root, because servers would use them as shards of the installation,
+// checkCreate rejects Shards outside of root, because servers would use them as shards of the installation,
 // and CustomResourceDefinitions in API groups of the system.
-func checkPlace(ctx context.Context, a admission.Attributes) error {
+func checkCreate(ctx context.Context, a admission.Attributes) error {
 	if a.GetOperation() != admission.Create {
 		return nil
 	}
 	switch a.GetResource().GroupResource() {
 	case shards:
 		if cluster, _ := request.ClusterFrom(ctx); cluster.Name != core.RootCluster {
-			return admission.NewForbidden(a, errPlace)
+			return admission.NewForbidden(a, errShardCluster)
 		}
 	case definitions:
 		if crd, ok := a.GetObject().(*apiextensions.CustomResourceDefinition); ok && slices.Contains(apiGroups, crd.Spec.Group) {

@@ -45,7 +45,7 @@ func level(ctx context.Context, u user.Info) privilege {
 }
 
 func validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if err := checkPlace(ctx, a); err != nil {
+	if err := checkCreate(ctx, a); err != nil {
 		return err
 	}
 	if err := checkScope(a); err != nil {
