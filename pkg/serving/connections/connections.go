@@ -30,8 +30,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// siteBits is the prefix length of an IPv6 network. A client in it can use all of its addresses.
-const siteBits = 64
+// networkBits is the prefix length of an IPv6 network. A client in it can use all of its addresses.
+const networkBits = 64
 
 // Listener limits the connections that it accepts. It is safe for concurrent use.
 type Listener struct {
@@ -69,7 +69,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: accepted, listener: l, site: siteOf(accepted.RemoteAddr())}
+	c := &conn{Conn: accepted, listener: l, network: networkOf(accepted.RemoteAddr())}
 	if evicted := l.add(c); evicted != nil {
 		l.closed.Inc()
 		_ = evicted.Close()
@@ -94,12 +94,12 @@ func (l *Listener) add(c *conn) (evicted *conn) {
 	l.conns[c] = struct{}{}
 	l.accepted++
 	c.number = l.accepted
-	of := l.anonymous[c.site]
+	of := l.anonymous[c.network]
 	if of == nil {
 		of = list.New()
-		l.anonymous[c.site] = of
+		l.anonymous[c.network] = of
 	}
-	c.place = of.PushBack(c)
+	c.element = of.PushBack(c)
 	l.waiting++
 	l.open.WithLabelValues(anonymous).Inc()
 	if l.most == 0 || l.waiting <= l.most {
@@ -115,13 +115,13 @@ func (l *Listener) add(c *conn) (evicted *conn) {
 	return evicted
 }
 
-// known removes a connection from the anonymous ones. The caller holds the lock.
-func (l *Listener) known(c *conn) {
-	of := l.anonymous[c.site]
-	of.Remove(c.place)
-	c.place = nil
+// removeAnonymous removes a connection from the anonymous connections. The caller holds the lock.
+func (l *Listener) removeAnonymous(c *conn) {
+	of := l.anonymous[c.network]
+	of.Remove(c.element)
+	c.element = nil
 	if of.Len() == 0 {
-		delete(l.anonymous, c.site)
+		delete(l.anonymous, c.network)
 	}
 	l.waiting--
 	l.open.WithLabelValues(anonymous).Dec()
@@ -130,14 +130,14 @@ func (l *Listener) known(c *conn) {
 type conn struct {
 	net.Conn
 	listener *Listener
-	site     netip.Prefix // the network of the client
+	network  netip.Prefix // the network of the client
 	owned    atomic.Bool  // whether there was an authenticated request
 
 	// The remaining fields are protected by the listener's lock.
 
-	number uint64
-	place  *list.Element // in the list of anonymous connections
-	give   func()        // returns the slot, if the connection is counted
+	number  uint64
+	element *list.Element // in the list of anonymous connections
+	release func()        // returns the slot, if the connection is counted
 }
 
 type localAddr struct {
@@ -160,32 +160,32 @@ func (c *conn) leave() {
 		return
 	}
 	delete(l.conns, c)
-	if c.place != nil {
-		l.known(c)
+	if c.element != nil {
+		l.removeAnonymous(c)
 		return
 	}
 	l.open.WithLabelValues(authenticated).Dec()
-	if c.give != nil {
-		c.give()
+	if c.release != nil {
+		c.release()
 	}
 }
 
-// belong assigns an anonymous connection to the user of ctx. If pays is set, it is counted, which may fail.
-func (c *conn) belong(ctx context.Context, pays bool) error {
+// assign assigns an anonymous connection to the user of ctx. If counted is set, it is counted, which may fail.
+func (c *conn) assign(ctx context.Context, counted bool) error {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.place == nil {
+	if c.element == nil {
 		return nil
 	}
-	if pays {
-		give, err := l.users.TakeFor(ctx, 1)
+	if counted {
+		release, err := l.users.TakeFor(ctx, 1)
 		if err != nil {
 			return err
 		}
-		c.give = give
+		c.release = release
 	}
-	l.known(c)
+	l.removeAnonymous(c)
 	l.open.WithLabelValues(authenticated).Inc()
 	c.owned.Store(true)
 	return nil
@@ -202,8 +202,8 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 			next.ServeHTTP(w, r)
 			return
 		}
-		pays := !identity.IsExempt(r.Context()) && (forwarded == nil || !forwarded(r))
-		if err := c.belong(r.Context(), pays); err != nil {
+		counted := !identity.IsExempt(r.Context()) && (forwarded == nil || !forwarded(r))
+		if err := c.assign(r.Context(), counted); err != nil {
 			w.Header().Set("Connection", "close")
 			refuse(w, r, err.Error()+": send more requests on each connection, or close some")
 			return
@@ -212,7 +212,7 @@ func WithOwner(next http.Handler, forwarded func(*http.Request) bool, refuse led
 	})
 }
 
-func siteOf(addr net.Addr) netip.Prefix {
+func networkOf(addr net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(addr.String())
 	if err != nil {
 		return netip.Prefix{}
@@ -220,10 +220,10 @@ func siteOf(addr net.Addr) netip.Prefix {
 	ip := from.Addr().Unmap().WithZone("")
 	bits := ip.BitLen()
 	if ip.Is6() {
-		bits = siteBits
+		bits = networkBits
 	}
-	site, _ := ip.Prefix(bits) // it is zero in case of an error
-	return site
+	network, _ := ip.Prefix(bits) // it is zero in case of an error
+	return network
 }
 
 const (
