@@ -72,7 +72,7 @@ func (h *Hub) Watch(ctx context.Context, request Request) (watch.Interface, erro
 func (w *Watcher) run(ctx context.Context) {
 	version, err := w.request.Version, error(nil)
 	if w.request.Start != nil {
-		version, err = w.request.Start(ctx, w.sendPatiently)
+		version, err = w.request.Start(ctx, w.sendInitial)
 	}
 	if err != nil {
 		w.fail(err)

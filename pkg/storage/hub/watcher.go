@@ -78,8 +78,8 @@ func (w *Watcher) tooSlow() {
 	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
 }
 
-// sendPatiently waits for the reader until the watch ends, because initial events do not delay others.
-func (w *Watcher) sendPatiently(e watch.Event) bool {
+// sendInitial waits for the reader until the watch ends, because initial events do not delay others.
+func (w *Watcher) sendInitial(e watch.Event) bool {
 	select {
 	case w.result <- e:
 		return true
