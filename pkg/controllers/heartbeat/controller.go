@@ -53,7 +53,7 @@ type leases interface {
 // NewHeartbeatController returns the controller.
 func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 	own := config.Own.Lister()
-	h := &heart{
+	h := &heartbeat{
 		Config: config, now: time.Now,
 		leases: kinds.Leases.InNamespace(config.Root, shardload.LeaseNamespace),
 		owner: func() []metav1.OwnerReference {
@@ -65,13 +65,13 @@ func NewHeartbeatController(config Config) *reconcile.Controller[string] {
 		},
 	}
 	return reconcile.New(reconcile.Config[string]{
-		Name: Name, Reconcile: h.beat, Workers: 1, MinBackoff: firstRetry, MaxBackoff: maxBackoff, Timeout: timeout,
+		Name: Name, Reconcile: h.reconcile, Workers: 1, MinBackoff: firstRetry, MaxBackoff: maxBackoff, Timeout: timeout,
 		Sources: []reconcile.Source[string]{reconcile.Once(config.ShardName)},
 	})
 }
 
-// heart renews one Lease. Its methods must not be called concurrently.
-type heart struct {
+// heartbeat renews one Lease. Its methods must not be called concurrently.
+type heartbeat struct {
 	Config
 
 	leases leases
@@ -80,7 +80,7 @@ type heart struct {
 	last   *coordinationv1.Lease          // as written last; nil if it must be read
 }
 
-func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
+func (h *heartbeat) reconcile(ctx context.Context, _ string) (reconcile.Result, error) {
 	err := h.renew(ctx)
 	if h.Done != nil && !apierrors.IsNotFound(err) {
 		h.Done(err)
@@ -99,7 +99,7 @@ func (h *heart) beat(ctx context.Context, _ string) (reconcile.Result, error) {
 	return reconcile.Result{RequeueAfter: shardload.Interval}, nil
 }
 
-func (h *heart) renew(ctx context.Context) error {
+func (h *heartbeat) renew(ctx context.Context) error {
 	name := shardload.LeaseName(h.ShardName)
 	if h.last == nil {
 		found, err := h.leases.Get(ctx, name, metav1.GetOptions{})

@@ -55,21 +55,21 @@ func (s *store) write(what string, lease *coordinationv1.Lease) (*coordinationv1
 	return s.lease.DeepCopy(), nil
 }
 
-// TestBeat: a heartbeat is one request with the load. After a failure or a conflict, the Lease is read first.
-func TestBeat(t *testing.T) {
+// TestHeartbeat: a heartbeat is one request with the load. After a failure or a conflict, the Lease is read first.
+func TestHeartbeat(t *testing.T) {
 	s := &store{}
 	now := time.Unix(100, 0)
 	var load *shardload.Load
 	owner := []metav1.OwnerReference{{Kind: "Shard", Name: "a", UID: "u"}}
-	h := &heart{Config: Config{ShardName: "a", Load: func() *shardload.Load { return load }}, leases: s, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
+	h := &heartbeat{Config: Config{ShardName: "a", Load: func() *shardload.Load { return load }}, leases: s, now: func() time.Time { return now }, owner: func() []metav1.OwnerReference { return owner }}
 	var results []error
 	h.Done = func(err error) { results = append(results, err) }
-	beat := func(want ...string) error {
+	renew := func(want ...string) error {
 		t.Helper()
 		s.requests = nil
 		now = now.Add(time.Second)
 		results = nil
-		result, err := h.beat(t.Context(), "a")
+		result, err := h.reconcile(t.Context(), "a")
 		require.Equal(t, want, s.requests)
 		require.Len(t, results, 1)
 		require.Equal(t, err == nil, results[0] == nil)
@@ -83,29 +83,29 @@ func TestBeat(t *testing.T) {
 		return err
 	}
 	s.fail = apierrors.NewNotFound(corev1.Resource("namespaces"), "kube-system")
-	result, err := h.beat(t.Context(), "a")
+	result, err := h.reconcile(t.Context(), "a")
 	require.NoError(t, err, "a missing namespace in root must not be an error")
 	require.Empty(t, results)
 	require.Equal(t, reconcile.Result{RequeueAfter: rootWait}, result)
 	s.fail = nil
-	require.NoError(t, beat("get", "create"))
+	require.NoError(t, renew("get", "create"))
 	_, known := shardload.OfLease(s.lease)
 	require.False(t, known, "a heartbeat must not contain an unknown load")
 	load = &shardload.Load{Workspaces: shardload.Amount{Used: 5}}
-	require.NoError(t, beat("update"))
+	require.NoError(t, renew("update"))
 	reported, _ := shardload.OfLease(s.lease)
 	require.Equal(t, *load, reported)
 
 	s.fail = errors.New("connection refused")
-	require.ErrorIs(t, beat("update"), s.fail)
-	require.ErrorIs(t, beat("get"), s.fail)
+	require.ErrorIs(t, renew("update"), s.fail)
+	require.ErrorIs(t, renew("get"), s.fail)
 	s.fail = nil
-	require.NoError(t, beat("get", "update"))
+	require.NoError(t, renew("get", "update"))
 	s.lease.ResourceVersion = "other"
-	require.True(t, apierrors.IsConflict(beat("conflict")))
-	require.NoError(t, beat("get", "update"))
+	require.True(t, apierrors.IsConflict(renew("conflict")))
+	require.NoError(t, renew("get", "update"))
 	s.lease = nil
-	require.Error(t, beat("conflict"))
+	require.Error(t, renew("conflict"))
 	owner = nil
-	require.NoError(t, beat("get", "create"))
+	require.NoError(t, renew("get", "create"))
 }
