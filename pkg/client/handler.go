@@ -29,7 +29,7 @@ type Handler[T Object] struct {
 
 	// changedKey is called with the key of an object that was added, changed or deleted.
 	changedKey func(Key)
-	leftKey    func(Key)
+	removedKey func(Key)
 }
 
 // Leave is the reason why an informer no longer contains an object that still exists.
@@ -39,7 +39,7 @@ const (
 	// RangeMoved means that the object is no longer in the ranges of the informer.
 	RangeMoved Leave = "RangeMoved"
 	// ShardRemoved means that the shard of the object was removed.
-	ShardRemoved Leave = "ShardGone"
+	ShardRemoved Leave = "ShardRemoved"
 )
 
 // HandlerOption configures how a handler is called.
@@ -139,10 +139,10 @@ func (hs *handlers[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *
 	return a.Registration
 }
 
-// AddKeyHandler adds a handler of keys. changed is called for objects that are added, changed or deleted, and left
+// AddKeyHandler adds a handler of keys. changed is called for objects that are added, changed or deleted, and removed
 // for objects that leave the informer.
-func (hs *handlers[T]) AddKeyHandler(changed, left func(Key), options ...HandlerOption) *Registration {
-	return hs.AddEventHandler(Handler[T]{changedKey: changed, leftKey: left}, options...)
+func (hs *handlers[T]) AddKeyHandler(changed, removed func(Key), options ...HandlerOption) *Registration {
+	return hs.AddEventHandler(Handler[T]{changedKey: changed, removedKey: removed}, options...)
 }
 
 // Pause calls f while no handler runs: the Lister then returns exactly what the handlers were notified of. It must
@@ -190,8 +190,8 @@ func (a *registered[T]) call(c Change[T]) {
 		a.markSynced()
 	case a.changedKey != nil && c.leave == "":
 		a.protect(func() { a.changedKey(c.Key) })
-	case a.leftKey != nil && c.leave != "":
-		a.protect(func() { a.leftKey(c.Key) })
+	case a.removedKey != nil && c.leave != "":
+		a.protect(func() { a.removedKey(c.Key) })
 	}
 	switch {
 	case c.Same && a.OnUpdate != nil:

@@ -38,7 +38,7 @@ func addAll[K comparable](queue Queue[K], keys []K) {
 
 // Keyed is an informer, or several informers combined, that reports keys.
 type Keyed interface {
-	AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration
+	AddKeyHandler(changed, removed func(client.Key), options ...client.HandlerOption) *client.Registration
 }
 
 // Keys adds the keys of the objects of an informer, and drops those of objects that leave it without being deleted.

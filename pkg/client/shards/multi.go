@@ -85,8 +85,8 @@ func (m *Multi[T]) AddEventHandler(h client.Handler[T], options ...client.Handle
 }
 
 // AddKeyHandler adds a handler of keys, which contain the shard.
-func (m *Multi[T]) AddKeyHandler(changed, left func(client.Key), options ...client.HandlerOption) *client.Registration {
-	return m.union.AddKeyHandler(changed, left, options...)
+func (m *Multi[T]) AddKeyHandler(changed, removed func(client.Key), options ...client.HandlerOption) *client.Registration {
+	return m.union.AddKeyHandler(changed, removed, options...)
 }
 
 // AddIndexers adds indexes of the objects of all present and future shards. It fails if an index of that name exists.

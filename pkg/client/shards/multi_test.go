@@ -118,7 +118,7 @@ func TestShardChanges(t *testing.T) {
 	keys.take()
 	w.withdraw(t, "one")
 	eventually(t, func() bool { return m.Of("one") == nil }, "the shard is removed")
-	require.Equal(t, []string{"leave z 2 ShardGone"}, notified.take())
+	require.Equal(t, []string{"leave z 2 ShardRemoved"}, notified.take())
 	require.Equal(t, []string{"left one|a|default/z"}, keys.take(), "a removed shard must not be notified as a change")
 	_, err = m.Lister().Get(keyOf("a", "z"))
 	require.True(t, apierrors.IsNotFound(err), err)
@@ -299,7 +299,7 @@ func TestPartition(t *testing.T) {
 	has(t, m, keyOf("a", "x"), "one", "1")
 	w.announce(t, "one", one.URL, in("us"))
 	eventually(t, func() bool { return m.Of("one") == nil }, "the shard is no longer selected")
-	require.Equal(t, []string{"add x 1", "leave x 1 RangeMoved", "add x 1", "leave x 1 ShardGone"}, notified.take())
+	require.Equal(t, []string{"add x 1", "leave x 1 RangeMoved", "add x 1", "leave x 1 ShardRemoved"}, notified.take())
 }
 
 // TestSources tests the other sources of shards.
