@@ -220,11 +220,11 @@ func ExampleRanges() {
 type loading struct {
 	client.RangeSource
 
-	holds chan func() client.Ranges
+	loaded chan func() client.Ranges
 }
 
-func (l loading) Follow(holds func() client.Ranges) (stop func()) {
-	l.holds <- holds
+func (l loading) Follow(loaded func() client.Ranges) (stop func()) {
+	l.loaded <- loaded
 	return func() {}
 }
 
@@ -240,8 +240,8 @@ func ExampleLoadedRanges() {
 		var ranges client.LoadedRanges = source
 		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
 		defer running(informer)()
-		holds := <-source.holds
-		fmt.Println("loaded", holds().Covers(whole))
+		loaded := <-source.loaded
+		fmt.Println("loaded", loaded().Covers(whole))
 	})
 	// Output:
 	// loaded true

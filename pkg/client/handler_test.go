@@ -176,7 +176,7 @@ func TestMetrics(t *testing.T) {
 	server.factory = factory
 	ranges := partsOf(t, ByCluster, 1)
 	inParts(t, server, ranges, InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		held := float64(len(server.in(ranges)))
 		require.Equal(t, map[string]float64{
 			"objects": held, "streams": 1, "synced": 1, "filtered client": 1, "events_total": 40, "discarded_total": 40 - held, "relists_total": 0, "stale_seconds": 0, "received_bytes_total": 0, "handler_panics_total": 0,

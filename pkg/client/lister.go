@@ -43,12 +43,12 @@ func (l Lister[T]) Lookup(key Key) (T, bool) { return l.informer.store.get(key) 
 // missed returns the error for an object that was not found. The position of an unknown object by UID is unknown.
 func (i *Informer[T]) missed(cluster logicalcluster.Name, namespace, name string) error {
 	if i.rangeState != nil {
-		holds := i.LoadedRanges()
+		loaded := i.LoadedRanges()
 		value := string(cluster)
-		if holds.key == ByNamespace {
+		if loaded.key == ByNamespace {
 			value = namespace
 		}
-		if holds.Empty() || holds.key != ByUID && !holds.has(holds.key, hashrange.Hash(value)) {
+		if loaded.Empty() || loaded.key != ByUID && !loaded.has(loaded.key, hashrange.Hash(value)) {
 			return fmt.Errorf("%s %q of logical cluster %q: %w", i.gvr.Resource, name, cluster, ErrNotOwned)
 		}
 	}

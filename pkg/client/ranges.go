@@ -52,8 +52,8 @@ type RangeSource interface {
 type LoadedRanges interface {
 	RangeSource
 
-	// Follow is called by a running informer, which calls stop when it ends. holds returns the loaded ranges.
-	Follow(holds func() Ranges) (stop func())
+	// Follow is called by a running informer, which calls stop when it ends. loaded returns the loaded ranges.
+	Follow(loaded func() Ranges) (stop func())
 }
 
 var (

@@ -65,7 +65,7 @@ type sharded struct {
 	deleted, left map[Key]int
 }
 
-func (s *sharded) holdsAll(t *testing.T, server *scripted) {
+func (s *sharded) requireComplete(t *testing.T, server *scripted) {
 	t.Helper()
 	bubble.Wait()
 	want := server.in(s.ranges.Ranges())
@@ -113,12 +113,12 @@ func TestFiltered(t *testing.T) {
 				server.shards = shards
 				inParts(t, server, partsOf(t, ByCluster, 1), InformerOptions[*corev1.ConfigMap]{DisableWatchList: listed}, func(t *testing.T, i *sharded) {
 					bubble.Wait()
-					i.holdsAll(t, server)
+					i.requireComplete(t, server)
 					require.Equal(t, want, i.Filtered())
 					server.put(manyKey(3), "second")
 					server.put(manyKey(50), "first")
 					server.remove(manyKey(5))
-					i.holdsAll(t, server)
+					i.requireComplete(t, server)
 					others := 42 - len(server.in(partsOf(t, ByCluster, 0, 1, 2, 3))) + len(server.in(partsOf(t, ByCluster, 0, 2, 3)))
 					if want == FilteredByClient {
 						require.NotZero(t, i.Discarded())
@@ -135,13 +135,13 @@ func TestFiltered(t *testing.T) {
 					discarded := i.Discarded()
 					server.put(manyKey(60), "first")
 					server.fill(40, "third")
-					i.holdsAll(t, server)
+					i.requireComplete(t, server)
 					require.Equal(t, discarded, i.Discarded())
 					server.update(func() { server.shards = ignores })
 					server.end(nil)
 					pass(10 * time.Second)
 					server.fill(40, "fourth")
-					i.holdsAll(t, server)
+					i.requireComplete(t, server)
 					require.Equal(t, FilteredByClient, i.Filtered())
 					require.Equal(t, 1, server.count(&server.initial)+min(server.count(&server.lists), 1)-server.count(&server.initial)*min(server.count(&server.lists), 1), "the state was read again")
 				})
@@ -168,7 +168,7 @@ func TestOtherSelector(t *testing.T) {
 					"requested shardRange(object.metadata.cluster, '0x4000000000000000', '0x8000000000000000'), got "+reported[does])
 				server.update(func() { server.shards = honours })
 				pass(time.Minute)
-				i.holdsAll(t, server)
+				i.requireComplete(t, server)
 				require.Equal(t, FilteredByServer, i.Filtered())
 			})
 		})
@@ -195,14 +195,14 @@ func TestChangingRanges(t *testing.T) {
 	server := filledClusters(100)
 	inParts(t, server, partsOf(t, ByCluster, 0, 1), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		sent := server.registered
 		require.Equal(t, len(i.notified), sent)
 
 		removed := server.in(partsOf(t, ByCluster, 0))
 		i.ranges.Set(partsOf(t, ByCluster, 1, 2))
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		require.Equal(t, sent+len(server.in(partsOf(t, ByCluster, 2))), server.registered, "only objects of the added range must be sent")
 		require.Empty(t, i.deleted)
 		require.ElementsMatch(t, slices.Collect(maps.Keys(removed)), slices.Collect(maps.Keys(i.left)))
@@ -228,7 +228,7 @@ func TestChangingRanges(t *testing.T) {
 			require.True(t, partsOf(t, ByCluster, 1, 3).Contains(obj))
 		}
 		pass(time.Minute)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 
 		// No ranges, and all.
 		i.ranges.Set(Ranges{})
@@ -237,11 +237,11 @@ func TestChangingRanges(t *testing.T) {
 		require.Empty(t, server.watches)
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1, 2, 3))
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		require.Empty(t, i.deleted)
 		i.ranges.Set(partsOf(t, ByUID, 1))
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 	})
 }
 
@@ -266,12 +266,12 @@ func TestMerge(t *testing.T) {
 		sent := server.registered
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		require.Equal(t, len(server.in(come)), server.registered-sent)
 		require.Empty(t, i.deleted, "deletions before the range was added must not be notified")
 		require.Zero(t, i.counts.relists.Load())
 		server.fill(140, "fourth")
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		i.mu.Lock()
 		require.Empty(t, i.rangeState.floors)
 		i.mu.Unlock()
@@ -284,7 +284,7 @@ func TestMerge(t *testing.T) {
 		server.compact()
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1, 2))
 		pass(10 * time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		require.Empty(t, i.deleted)
 	})
 }
@@ -326,7 +326,7 @@ func TestEventOfRemovedRange(t *testing.T) {
 		},
 	}, func(t *testing.T, i *sharded) {
 		leaving = func() { i.assign(Ranges{}) }
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		for key := range server.in(i.ranges.Ranges()) {
 			server.put(key, "second")
 			break
@@ -361,7 +361,7 @@ func TestOldVersionBecomesVisible(t *testing.T) {
 		}
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
 		pass(time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 		server.mu.Lock()
 		server.objects[KeyOf(hidden)] = hidden
 		for _, w := range server.watches {
@@ -371,7 +371,7 @@ func TestOldVersionBecomesVisible(t *testing.T) {
 		server.put(manyKey(3), "after")
 		server.fill(20, "after")
 		pass(10 * time.Second)
-		i.holdsAll(t, server)
+		i.requireComplete(t, server)
 	})
 }
 
@@ -433,14 +433,14 @@ func TestRangesModel(t *testing.T) {
 				for range 20 {
 					write()
 				}
-				i.holdsAll(t, server)
+				i.requireComplete(t, server)
 				sent := server.registered
 				from, err := strconv.ParseInt(i.ResourceVersion(), 10, 64)
 				// Otherwise everything is listed once, or no range remains.
 				resumes := err == nil && from >= server.compacted && i.Lister().Len() > 0
 				i.ranges.Set(i.ranges.Ranges().union(partsOf(t, key, 3)))
 				pass(time.Minute)
-				i.holdsAll(t, server)
+				i.requireComplete(t, server)
 				if server.shards == honours && resumes {
 					require.LessOrEqual(t, server.registered-sent, len(server.in(partsOf(t, key, 3))), "objects of kept ranges were sent again")
 				}

@@ -123,7 +123,7 @@ func New(config Config) (*Ring, error) {
 		return nil, err
 	}
 	r := &Ring{
-		config: config, server: newServer(config), start: time.Now(), holds: client.NewChangingRanges(client.Ranges{}),
+		config: config, server: newServer(config), start: time.Now(), assigned: client.NewChangingRanges(client.Ranges{}),
 		followers: map[*func() client.Ranges]struct{}{}, changed: make(chan struct{}), gains: map[*gain]struct{}{}, wake: make(chan struct{}, 1),
 	}
 	r.gate = newGate(r.now, config.GracePeriod)
@@ -208,11 +208,11 @@ func (d *driver) checkLoaded() time.Duration {
 		}
 	})
 	loaded := coming
-	for _, holds := range all {
-		held := (*holds)()
+	for _, follower := range all {
+		ranges := (*follower)()
 		for slot := range loaded.all {
 			var one slots
-			if one.add(slot); !held.Covers(one.ranges(d.config.Key)) {
+			if one.add(slot); !ranges.Covers(one.ranges(d.config.Key)) {
 				loaded = loaded.minus(one)
 			}
 		}

@@ -17,9 +17,9 @@ type Ring struct {
 	server *server
 	gate   *gate
 	start  time.Time
-	// holds are the owned, incoming and outgoing slots.
-	holds   *client.ChangingRanges
-	metrics *metrics
+	// assigned are the owned, incoming and outgoing slots.
+	assigned *client.ChangingRanges
+	metrics  *metrics
 
 	mu        sync.Mutex
 	machine   *machine
@@ -102,7 +102,7 @@ func (r *Ring) Changed() <-chan struct{} {
 
 // LoadedRanges returns the owned, incoming and outgoing ranges for client.InformerOptions. A slot moves to this member
 // when all running informers that use the source have loaded it, or after LoadTimeout.
-func (r *Ring) LoadedRanges() client.RangeSource { return following{r.holds, r} }
+func (r *Ring) LoadedRanges() client.RangeSource { return following{r.assigned, r} }
 
 // publish updates the observable state, with the lock held, after the gate was set.
 func (r *Ring) publish() {
@@ -123,7 +123,7 @@ func (r *Ring) publish() {
 		return
 	}
 	r.published = v
-	r.holds.Set(v.owned.or(v.incoming).or(v.outgoing).ranges(r.config.Key))
+	r.assigned.Set(v.owned.or(v.incoming).or(v.outgoing).ranges(r.config.Key))
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -205,9 +205,9 @@ type following struct {
 
 var _ client.LoadedRanges = following{}
 
-func (f following) Follow(holds func() client.Ranges) (stop func()) {
-	f.ring.locked(func() { f.ring.followers[&holds] = struct{}{} })
+func (f following) Follow(loaded func() client.Ranges) (stop func()) {
+	f.ring.locked(func() { f.ring.followers[&loaded] = struct{}{} })
 	return func() {
-		f.ring.locked(func() { delete(f.ring.followers, &holds) })
+		f.ring.locked(func() { delete(f.ring.followers, &loaded) })
 	}
 }

@@ -46,17 +46,17 @@ func (n *node) receiveChanges(upTo int) {
 	if n.cut || n.stalled || n.down {
 		return
 	}
-	holds := n.holds()
+	assigned := n.assigned()
 	for ; n.replica.received < upTo; n.replica.received++ {
-		if slot := n.data.changes[n.replica.received]; holds.has(slot) {
+		if slot := n.data.changes[n.replica.received]; assigned.has(slot) {
 			n.replica.add(slot, n.replica.received)
 		}
 	}
 }
 
-func (n *node) holds() slots {
-	holds := n.m.mine.owned.or(n.m.mine.outgoing)
-	return holds.or(n.m.mine.incoming)
+func (n *node) assigned() slots {
+	assigned := n.m.mine.owned.or(n.m.mine.outgoing)
+	return assigned.or(n.m.mine.incoming)
 }
 
 func (r *replica) add(slot, change int) {
@@ -136,9 +136,9 @@ func (n *node) gain() {
 	if !gained.empty() {
 		n.after(n.upTo(2*time.Second), func() { n.when(n.takeOver) })
 	}
-	holds := n.holds()
+	assigned := n.assigned()
 	for slot := range n.replica.todo {
-		if !holds.has(slot) {
+		if !assigned.has(slot) {
 			delete(n.replica.todo, slot)
 		}
 	}
