@@ -71,7 +71,7 @@ func (t *table) assign(b *balance, voluntary bool) {
 	for n := range t.slots {
 		a := t.slots[n]
 		staying := b.shares[a.future()] != nil
-		if !staying && (a.owner == "" || a.moving() && a.to != "" || voluntary) && !b.place(n) && a.owner != "" && a.future() != "" {
+		if !staying && (a.owner == "" || a.moving() && a.to != "" || voluntary) && !b.assign(n) && a.owner != "" && a.future() != "" {
 			b.give(n, "")
 		}
 	}
@@ -192,9 +192,9 @@ func (b *balance) give(slot int, to string) {
 	}
 }
 
-// place gives a slot to the owner of an adjacent slot if that owner has too few slots, or else to the member that
+// assign gives a slot to the owner of an adjacent slot if that owner has too few slots, or else to the member that
 // lacks most. It returns false if no member receives slots.
-func (b *balance) place(slot int) bool {
+func (b *balance) assign(slot int) bool {
 	var best *share
 	for _, s := range b.list {
 		if s.receives && (best == nil || s.surplus() < best.surplus()) {
