@@ -74,15 +74,15 @@ func (d *driver) step(ctx context.Context) (time.Duration, error) {
 	case m.phase == finished:
 		return -1, m.err
 	}
-	if err := d.hopeless(); err != nil {
+	if err := d.permanentError(); err != nil {
 		return 0, err
 	}
 	at := min(m.nextWake(now, d.gate.busy()), next)
 	return max(at-d.now(), 0), nil
 }
 
-// hopeless returns the reason why this member can never take part, if it is known.
-func (d *driver) hopeless() error {
+// permanentError returns the error because of which this member can never take part, or nil.
+func (d *driver) permanentError() error {
 	if !d.machine.valid && errors.Is(d.machine.lastErr, errRights) {
 		return d.machine.lastErr
 	}
@@ -103,9 +103,9 @@ func (d *driver) send(ctx context.Context, r *request) {
 	default:
 	}
 	d.running.Go(func() {
-		asking, cancel := context.WithTimeout(ctx, d.machine.requestTimeout())
+		requestCtx, cancel := context.WithTimeout(ctx, d.machine.requestTimeout())
 		defer cancel()
-		a := d.server.do(asking, r)
+		a := d.server.do(requestCtx, r)
 		if a.err != nil && ctx.Err() == nil {
 			logger.V(2).Info("Failed to access the Leases of the ring", "err", a.err)
 		}
