@@ -168,8 +168,8 @@ func (r *runner) run(ctx context.Context) {
 		}
 		r.err.Store(&err)
 		code := ExitCode(err)
-		hopeless := code == ExitUsage || code == ExitData || starts+1 >= maxStartFailures
-		if hopeless && !r.everReady() {
+		permanent := code == ExitUsage || code == ExitData || starts+1 >= maxStartFailures
+		if permanent && !r.everReady() {
 			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
 			return
 		}
