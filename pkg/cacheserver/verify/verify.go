@@ -189,7 +189,7 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	case cached && v.replicated[name].Has(resource.GroupVersionResource):
 		return fmt.Errorf("%s is not served although its CachedResources are replicated: the server has just started, or is not the leading replica of the shard: use the kubeconfig of the leading replica", of.resource)
 	case cached:
-		found, err = leftOver(ctx, cache.Shard(name).Wildcard(), resource)
+		found, err = orphanedReplicas(ctx, cache.Shard(name).Wildcard(), resource)
 		objects, replicas = 0, len(found)
 	}
 	of.objects += objects
@@ -212,8 +212,8 @@ func (v *verifier) compare(ctx context.Context, name string, shard, cache *clien
 	return err
 }
 
-// leftOver returns the replicas of a resource that no CachedResource of their shard selects.
-func leftOver(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []Difference, err error) {
+// orphanedReplicas returns the replicas of a resource that no CachedResource of their shard selects.
+func orphanedReplicas(ctx context.Context, replicas client.Scope, resource replication.Resource) (found []Difference, err error) {
 	clients, err := replicas.Metadata()
 	if err != nil {
 		return nil, err
