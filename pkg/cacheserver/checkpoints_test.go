@@ -39,10 +39,10 @@ func TestLagAndStaleness(t *testing.T) {
 	amber := newTestShard(t, "stale")
 	checkpoints := replicationcheckpoints.Checkpoints.Informer(cache.f.Shard("*").Wildcard(), client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{})
 	start(t, "", checkpoints.Run)
-	observer := health.NewObserver("self", checkpoints, func(shard string) bool { return shard != "left-over" }, cache.pushes)
+	observer := health.NewObserver("self", checkpoints, func(shard string) bool { return shard != "orphaned" }, cache.pushes)
 	start(t, "", observer.Run)
 	_, stop := replicate(t, amber, cache, checkpointOften)
-	for _, shard := range []string{"left-over", "self"} {
+	for _, shard := range []string{"orphaned", "self"} {
 		_, err := checkpointsOf(cache, shard).Create(t.Context(), &replicationcheckpoints.ReplicationCheckpoint{ObjectMeta: metav1.ObjectMeta{Name: replicationcheckpoints.Name}, Number: 1}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -59,7 +59,7 @@ func TestLagAndStaleness(t *testing.T) {
 		return measured(t, cache.pushes, "shardplane_replica_staleness_seconds", map[string]string{"name": shard})
 	}
 	eventually(t, "the staleness of the shard is measured", func() bool { return of("stale") > 0 })
-	require.Less(t, of("left-over"), 0.0)
+	require.Less(t, of("orphaned"), 0.0)
 	require.Less(t, of("self"), 0.0)
 	stop()
 	eventually(t, "the staleness increases", func() bool { return of("stale") > 0.5 })

@@ -31,8 +31,8 @@ const (
 	checkInterval = 3 * time.Second
 	// purgePage is the number of replicas that are deleted at a time.
 	purgePage = 500
-	// leftOverPeriod is the maximum age after which orphaned replicas are deleted.
-	leftOverPeriod = 5 * time.Minute
+	// orphanPeriod is the maximum age after which orphaned replicas are deleted.
+	orphanPeriod = 5 * time.Minute
 	// logUnregisteredAfter is the delay of the log message, because a new shard pushes replicas before its Shard is
 	// replicated. logUnregisteredInterval is the interval of repetitions.
 	logUnregisteredAfter    = time.Minute
@@ -223,10 +223,10 @@ func repeat(ctx context.Context, interval time.Duration, problem string, do func
 	return nil
 }
 
-// leftOver deletes replicas of deleted CachedResources if their shard did not delete them. For example, a relay stopped
-// before, or the cache server was restored from an older backup. No other component can, because the resource is not
-// served without the CachedResource. If that does exist on the shard, the shard restores the replicas by digests.
-type leftOver struct {
+// orphanedReplicas deletes replicas of deleted CachedResources if their shard did not delete them. For example, a relay
+// stopped before, or the cache server was restored from an older backup. No other component can, because the resource
+// is not served without the CachedResource. If that does exist on the shard, the shard restores the replicas by digests.
+type orphanedReplicas struct {
 	digests *digests
 	notes   *etcd.Notes
 	period  time.Duration
@@ -234,30 +234,30 @@ type leftOver struct {
 	since map[replicas]time.Time
 }
 
-func newLeftOver(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *leftOver {
-	return &leftOver{digests: d, notes: notes, period: max(min(leftOverPeriod, gracePeriod), time.Second), since: map[replicas]time.Time{}}
+func newOrphanedReplicas(d *digests, notes *etcd.Notes, gracePeriod time.Duration) *orphanedReplicas {
+	return &orphanedReplicas{digests: d, notes: notes, period: max(min(orphanPeriod, gracePeriod), time.Second), since: map[replicas]time.Time{}}
 }
 
 // Run checks until ctx is done.
-func (l *leftOver) Run(ctx context.Context) error {
-	return repeat(ctx, min(checkInterval, l.period), "Failed to delete the replicas of deleted CachedResources, retrying", l.check)
+func (o *orphanedReplicas) Run(ctx context.Context) error {
+	return repeat(ctx, min(checkInterval, o.period), "Failed to delete the replicas of deleted CachedResources, retrying", o.check)
 }
 
 // check deletes the replicas that have been orphaned for long enough.
-func (l *leftOver) check(ctx context.Context) error {
+func (o *orphanedReplicas) check(ctx context.Context) error {
 	now := map[replicas]time.Time{}
-	for _, of := range l.digests.stored() {
-		if !strings.Contains(of.resource, ":") || l.digests.cached.have(of) {
+	for _, of := range o.digests.stored() {
+		if !strings.Contains(of.resource, ":") || o.digests.cached.have(of) {
 			continue
 		}
-		if now[of] = l.since[of]; now[of].IsZero() {
+		if now[of] = o.since[of]; now[of].IsZero() {
 			now[of] = time.Now()
 		}
 	}
-	l.since = now
+	o.since = now
 	for of, since := range now {
-		if time.Since(since) >= l.period {
-			if err := l.purge(ctx, of); err != nil {
+		if time.Since(since) >= o.period {
+			if err := o.purge(ctx, of); err != nil {
 				return err
 			}
 		}
@@ -266,17 +266,17 @@ func (l *leftOver) check(ctx context.Context) error {
 }
 
 // purge deletes replicas page by page, as long as no stored CachedResource selects them.
-func (l *leftOver) purge(ctx context.Context, of replicas) error {
+func (o *orphanedReplicas) purge(ctx context.Context, of replicas) error {
 	deleted := 0
 	for n := purgePage; n == purgePage; deleted += n {
-		if _, err := l.digests.current(ctx, of.shard); err != nil {
+		if _, err := o.digests.current(ctx, of.shard); err != nil {
 			return err
 		}
-		if l.digests.cached.have(of) {
+		if o.digests.cached.have(of) {
 			return nil
 		}
 		var err error
-		if n, err = l.notes.DeletePage(ctx, prefixOf(of), purgePage, ""); err != nil {
+		if n, err = o.notes.DeletePage(ctx, prefixOf(of), purgePage, ""); err != nil {
 			return err
 		}
 	}

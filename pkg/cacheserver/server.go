@@ -102,7 +102,7 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 		lifecycle.Part{Name: "encryption", Run: s.encryption.Run},
 		lifecycle.Part{Name: "digests", Run: s.digests.counter.Run},
 		lifecycle.Part{Name: "removed shards", Run: s.removed.Run},
-		lifecycle.Part{Name: "left-over replicas", Run: newLeftOver(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
+		lifecycle.Part{Name: "orphaned replicas", Run: newOrphanedReplicas(s.digests, s.removed.notes, o.RemovedShardGracePeriod).Run},
 		lifecycle.Part{Name: "unregistered shards", Run: newUnregisteredShards(s.removed, s.digests.shards, s.metrics).Run},
 		// The caches must exist as long as requests may use them.
 		lifecycle.Part{Name: "custom resources", Run: s.resources.Run},

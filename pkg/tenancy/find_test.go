@@ -66,7 +66,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	wt(cache, "leaving", "aaaa", "root:org", "moving", 0)
 	wt(cache, "blue", "aaaa", "root:org", "young", time.Hour)
 	wt(cache, "green", "bbbb", "root:org", "young", time.Minute)
-	wt(cache, "green", "llll", "root:local", "left-over", 0)
+	wt(cache, "green", "llll", "root:local", "orphan", 0)
 	// On the shard itself, the annotation is ignored; the path leads to the newest logical cluster.
 	lc("llll", "root:local", time.Hour, func(obj *corev1alpha1.LogicalCluster) { deleting(&obj.ObjectMeta) })
 	lc("mmmm", "root:local", 2*time.Hour)
@@ -107,7 +107,7 @@ func TestReplicasOfTypes(t *testing.T) {
 	for id, want := range map[string]string{
 		"root:org:kind": "blue aaaa", "root:org:removed": "", "root:org:mine": "", "root:org:moving": "leaving aaaa", "root:org:young": "green bbbb",
 		"aaaa:kind": "blue aaaa", "aaaa:young": "blue aaaa",
-		"root:local:own": "forged mmmm", "root:local:left-over": "", "llll:left-over": "", "llll:own": "forged llll",
+		"root:local:own": "forged mmmm", "root:local:orphan": "", "llll:orphan": "", "llll:own": "forged llll",
 	} {
 		path, name := logicalcluster.NewPath(id).Split()
 		for range 10 {

@@ -133,7 +133,7 @@ func TestVerify(t *testing.T) {
 		require.NoError(t, err)
 	}
 	write("as-it-is", "as-it-is", func(*unstructured.Unstructured) {})
-	write("as-it-is", "left-over", func(*unstructured.Unstructured) {})
+	write("as-it-is", "extra", func(*unstructured.Unstructured) {})
 	write("edited", "edited", func(u *unstructured.Unstructured) {
 		require.NoError(t, unstructured.SetNestedField(u.Object, "InitializeOnly", "spec", "defaultAPIBindingLifecycle"))
 		u.SetFinalizers([]string{"example.com/held"})
@@ -146,7 +146,7 @@ func TestVerify(t *testing.T) {
 			lines = append(lines, strings.TrimSpace(message))
 		}
 	}
-	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "left-over: orphaned", "missing: missing"}, lines, out)
+	require.Equal(t, []string{"edited: different: metadata.finalizers, spec.defaultAPIBindingLifecycle", "extra: orphaned", "missing: missing"}, lines, out)
 	require.Regexp(t, `(?m)^workspacetypes\.tenancy\.kcp\.io +\d+ +\d+ +3$`, out)
 	require.Contains(t, out, "shard-1 "+other.ClusterName+" "+parts+".shared.example.org stray: orphaned\n")
 	require.Regexp(t, `(?m)^`+parts+`\.shared\.example\.org +2 +3 +1$`, out)
