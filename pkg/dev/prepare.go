@@ -74,7 +74,7 @@ func prepare(ctx context.Context, o CompletedOptions) (p *prepared, err error) {
 		return nil, err
 	}
 	notes := certs.store.Notes
-	if note := leftOver(files, o.Shards); note != "" {
+	if note := unstartedShards(files, o.Shards); note != "" {
 		notes = append(notes, note)
 	}
 	return &prepared{lock: held, certs: certs, notes: notes}, nil
@@ -136,8 +136,8 @@ func foreignFile(files layout) string {
 	return ""
 }
 
-// leftOver returns a note about shards of an earlier run that are not started now.
-func leftOver(files layout, shards int) string {
+// unstartedShards returns a note about shards of an earlier run that are not started now.
+func unstartedShards(files layout, shards int) string {
 	last := shards - 1
 	for n := shards; n < MaxShards; n++ {
 		if _, err := os.Stat(files.shard(n, "data")); err == nil {
