@@ -370,18 +370,18 @@ func (l keptLister) List(selector labels.Selector) ([]runtime.Object, error) {
 	return out, nil
 }
 
-// counted is a kind of parameters for one write, which may use at most *left parameters.
+// counted is a kind of parameters for one write, which may use at most *remaining parameters.
 type counted struct {
 	*param
-	left  *int
-	needs *needs
+	remaining *int
+	needs     *needs
 }
 
 // needs records whether a write needs parameters of a kind that has not synced, or of a shard that does not respond.
 type needs struct{ unsynced, unread atomic.Bool }
 
 func (c counted) Lister() cache.GenericLister {
-	return countedLister{c.param.Lister(), c.left, c.needs}
+	return countedLister{c.param.Lister(), c.remaining, c.needs}
 }
 
 // Informer implements informers.GenericInformer. Upstream calls it only if a policy matches the write.
@@ -395,9 +395,9 @@ func (c counted) HasSynced() bool {
 }
 
 type countedLister struct {
-	lister cache.GenericNamespaceLister
-	left   *int
-	needs  *needs
+	lister    cache.GenericNamespaceLister
+	remaining *int
+	needs     *needs
 }
 
 func (l countedLister) ByNamespace(namespace string) cache.GenericNamespaceLister {
@@ -432,9 +432,9 @@ func (l countedLister) List(selector labels.Selector) ([]runtime.Object, error) 
 }
 
 func (l countedLister) take(n int) error {
-	if *l.left < n {
+	if *l.remaining < n {
 		return errManyParameters
 	}
-	*l.left -= n
+	*l.remaining -= n
 	return nil
 }
