@@ -140,7 +140,7 @@ func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string)
 	if err != nil {
 		return nil, err
 	}
-	if rules.left {
+	if rules.truncated {
 		return rules.list, utilerrors.NewAggregate([]error{errManyRules, failure.aggregate()})
 	}
 	return rules.list, failure.aggregate()

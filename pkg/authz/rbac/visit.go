@@ -413,7 +413,7 @@ func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, r
 	if err := cmp.Or(err, missing); err != nil {
 		return nil, err
 	}
-	if rules.left {
+	if rules.truncated {
 		resource := map[bool]string{true: "roles", false: "clusterroles"}[ref.Kind == "Role"]
 		return nil, apierrors.NewForbidden(rbacv1.Resource(resource), ref.Name, errManyRules)
 	}
@@ -435,15 +435,15 @@ var errManyRules = fmt.Errorf("more than %d rules, or more than %d MiB: further 
 type collected struct {
 	list  []rbacv1.PolicyRule
 	bytes int
-	// left is true if rules were omitted.
-	left bool
+	// truncated is true if rules were omitted.
+	truncated bool
 }
 
 // add adds a rule, and returns false if a limit is reached.
 func (c *collected) add(rule *rbacv1.PolicyRule) bool {
 	size := sizeOf(rule)
 	if len(c.list) == maxRules || c.bytes+size > maxRulesBytes {
-		c.left = true
+		c.truncated = true
 		return false
 	}
 	c.bytes += size
