@@ -51,7 +51,7 @@ var silent = []string{
 	"shardplane_reconcile_panics_total",
 	"shardplane_relay_up",
 	"shardplane_replicated_refused_total",
-	"shardplane_replication_cache_trouble",
+	"shardplane_replication_cache_unavailable",
 	"shardplane_replication_repairs_total",
 	"shardplane_replication_restarts_total",
 }

@@ -52,7 +52,7 @@ type CheckedCache struct {
 type CacheCheck struct {
 	CheckedCache
 
-	troubles *prometheus.GaugeVec
+	unavailable *prometheus.GaugeVec
 
 	mu sync.Mutex
 	// reason is empty if the cache server can be used. checked is set after the first check.
@@ -65,7 +65,7 @@ type CacheCheck struct {
 
 // NewCacheCheck returns the check of a cache server, which does nothing until it runs.
 func NewCacheCheck(cache CheckedCache) *CacheCheck {
-	return &CacheCheck{CheckedCache: cache, troubles: instruments.NewGaugeVec(cache.Metrics, "shardplane_replication_cache_trouble",
+	return &CacheCheck{CheckedCache: cache, unavailable: instruments.NewGaugeVec(cache.Metrics, "shardplane_replication_cache_unavailable",
 		"1 if the cache server of the shard cannot be used, by cache and reason (Unreachable, Refused, NotACacheServer, Full). Otherwise there is no series. The log of the shard contains the remedy.", "cache", "reason")}
 }
 
@@ -128,7 +128,7 @@ func (c *CacheCheck) report(ctx context.Context, reason string, err error) {
 	c.mu.Unlock()
 	changed := reason != before
 	if changed && before != "" {
-		c.troubles.Delete(map[string]string{"cache": replication.DefaultCacheName, "reason": before})
+		c.unavailable.Delete(map[string]string{"cache": replication.DefaultCacheName, "reason": before})
 	}
 	if changed && reason == "" && ctx.Err() == nil {
 		klog.FromContext(ctx).Info("The cache server is available again", "cache", replication.DefaultCacheName)
@@ -136,7 +136,7 @@ func (c *CacheCheck) report(ctx context.Context, reason string, err error) {
 	if reason == "" {
 		return
 	}
-	c.troubles.WithLabelValues(replication.DefaultCacheName, reason).Set(1)
+	c.unavailable.WithLabelValues(replication.DefaultCacheName, reason).Set(1)
 	if changed || time.Since(c.logged) >= repeatLogInterval {
 		c.logged = time.Now()
 		klog.FromContext(ctx).Error(err, "The cache server cannot be used", "cache", replication.DefaultCacheName, "reason", reason)

@@ -63,24 +63,24 @@ func TestCacheCheck(t *testing.T) {
 			require.Equal(t, map[string]string{"cache": tc.reason}, c.Reasons())
 			if tc.reason == "" {
 				require.NoError(t, err)
-				require.Empty(t, troublesIn(t, registry))
+				require.Empty(t, reasonsIn(t, registry))
 				return
 			}
 			require.ErrorContains(t, err, tc.wantErr)
-			require.Equal(t, []string{"cache " + tc.reason}, troublesIn(t, registry))
+			require.Equal(t, []string{"cache " + tc.reason}, reasonsIn(t, registry))
 			c.report(t.Context(), "", nil)
-			require.Empty(t, troublesIn(t, registry), "the metric must be removed after the recovery")
+			require.Empty(t, reasonsIn(t, registry), "the metric must be removed after the recovery")
 		})
 	}
 }
 
-// troublesIn returns the problems in the metric.
-func troublesIn(t *testing.T, registry *prometheus.Registry) (all []string) {
+// reasonsIn returns the caches and reasons in the metric.
+func reasonsIn(t *testing.T, registry *prometheus.Registry) (all []string) {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
-		if family.GetName() != "shardplane_replication_cache_trouble" {
+		if family.GetName() != "shardplane_replication_cache_unavailable" {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
