@@ -36,8 +36,8 @@ import (
 // workspace. Claims with different verbs may have different selectors.
 type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error)
 
-// Decides authorizes a request.
-type Decides func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
+// AuthorizeFunc authorizes a request.
+type AuthorizeFunc func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 
 // Config configures the plugin.
 type Config struct {
@@ -46,7 +46,7 @@ type Config struct {
 	Allows Allows
 	// Through authorizes requests in a virtual workspace as if their senders sent them again. Bound applies
 	// the maximal permission policy of the provider of a bound API.
-	Through, Bound Decides
+	Through, Bound AuthorizeFunc
 }
 
 // NewClaims returns the plugin.
@@ -195,7 +195,7 @@ func (c Config) checkDeletion(ctx context.Context, a admission.Attributes, claim
 	}
 }
 
-func authorizeDeletion(ctx context.Context, a admission.Attributes, field string, decides Decides) error {
+func authorizeDeletion(ctx context.Context, a admission.Attributes, field string, decides AuthorizeFunc) error {
 	decision, reason, err := decides(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: "delete", Namespace: a.GetNamespace(), Name: a.GetName(), ResourceRequest: true,
 		APIGroup: a.GetResource().Group, APIVersion: a.GetResource().Version, Resource: a.GetResource().Resource,
