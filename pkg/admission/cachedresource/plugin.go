@@ -89,11 +89,12 @@ func (c Config) validate(ctx context.Context, a admission.Attributes, _ admissio
 	if err := percluster.Invalid(a, errs); err != nil {
 		return err
 	}
-	return c.alone(ctx, a, cached)
+	return c.checkNotCached(ctx, a, cached)
 }
 
-// alone rejects a resource that is cached already. The controller replicates one of concurrently created objects.
-func (c Config) alone(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
+// checkNotCached rejects a resource that is cached already. The controller replicates one of concurrently created
+// objects.
+func (c Config) checkNotCached(ctx context.Context, a admission.Attributes, cached *cachev1alpha1.CachedResource) error {
 	cluster, _ := request.ClusterNameFrom(ctx)
 	count := 0
 	for _, resource := range []client.Resource[*cachev1alpha1.CachedResource, *cachev1alpha1.CachedResourceList]{kinds.CachedResources, kinds.ClusterCachedResources} {
