@@ -68,13 +68,13 @@ type Usage interface {
 }
 
 type plugin struct {
-	c                 Config
-	refusedReplicated *prometheus.CounterVec
+	c                  Config
+	rejectedReplicated *prometheus.CounterVec
 }
 
 // NewLimits returns the plugin.
 func NewLimits(c Config) percluster.Plugin {
-	p := &plugin{c: c, refusedReplicated: instruments.NewCounterVec(c.Metrics, "shardplane_replicated_refused_total",
+	p := &plugin{c: c, rejectedReplicated: instruments.NewCounterVec(c.Metrics, "shardplane_replicated_refused_total",
 		"Writes rejected because a logical cluster has reached a limit of replicated objects, by resource.", "resource")}
 	return percluster.Plugin{Handler: admission.NewHandler(admission.Create, admission.Update), Admits: admit, Validates: p.validate}
 }
@@ -113,7 +113,7 @@ func (p *plugin) validate(ctx context.Context, a admission.Attributes, _ admissi
 		own := w
 		own.counts = w.counts && isFilled(lc)
 		const message = "the logical cluster %s has %d %s, at most %d allowed: delete objects, or have an administrator raise %s"
-		if err := own.within(used, p.limitsOf(cluster, lc), message, cluster.String(), either(tenancy.MaxObjectsAnnotation, objectsFlag), either(tenancy.MaxBytesAnnotation, bytesFlag)); err != nil {
+		if err := own.within(used, p.limitsOf(cluster, lc), message, cluster.String(), annotationOrFlag(tenancy.MaxObjectsAnnotation, objectsFlag), annotationOrFlag(tenancy.MaxBytesAnnotation, bytesFlag)); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (w write) within(used, most usage.Usage, message, subject, raiseObjects, ra
 	}
 }
 
-func either(annotation, flag string) string {
+func annotationOrFlag(annotation, flag string) string {
 	return "the annotation " + annotation + " of its LogicalCluster, or --" + flag
 }
 
@@ -175,7 +175,7 @@ const maxReplicaBytes = 5 << 18
 func (p *plugin) withinReplicated(w write, cluster logicalcluster.Name, used usage.Usage) error {
 	resource := w.GetResource().GroupResource()
 	if n := replicaSize(w.GetObject()); n > maxReplicaBytes && (w.create || n > replicaSize(w.GetOldObject())) {
-		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
+		p.rejectedReplicated.WithLabelValues(resource.String()).Inc()
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes, at most %d allowed, because cache servers store it with additional metadata", resource, w.GetName(), n, maxReplicaBytes))
 	}
 	if w.GetSubresource() != "" {
@@ -186,7 +186,7 @@ func (p *plugin) withinReplicated(w write, cluster logicalcluster.Name, used usa
 	most := usage.Usage{Objects: p.c.MaxReplicated, Bytes: p.c.MaxReplicatedBytes}
 	err := w.within(used, most, message, cluster.String(), replicatedFlag, replicatedBytesFlag)
 	if err != nil {
-		p.refusedReplicated.WithLabelValues(resource.String()).Inc()
+		p.rejectedReplicated.WithLabelValues(resource.String()).Inc()
 	}
 	return err
 }
@@ -324,7 +324,7 @@ func (p *plugin) withinHome(w write, cluster logicalcluster.Name, lc *corev1alph
 	}
 	const message = "the home workspace %s and all workspaces below it have %d %s on this shard, at most %d allowed: delete objects, or have an administrator raise %s"
 	homes := usage.Usage{Objects: most.Objects, Bytes: most.Bytes}
-	err := w.within(usage.Usage(used.Amount), homes, message, owner, either(tenancy.MaxSubtreeObjectsAnnotation, homeObjectsFlag), either(tenancy.MaxSubtreeBytesAnnotation, homeBytesFlag))
+	err := w.within(usage.Usage(used.Amount), homes, message, owner, annotationOrFlag(tenancy.MaxSubtreeObjectsAnnotation, homeObjectsFlag), annotationOrFlag(tenancy.MaxSubtreeBytesAnnotation, homeBytesFlag))
 	if err == nil && w.create && w.GetResource().GroupResource() == workspaces && most.Workspaces > 0 && used.Workspaces >= most.Workspaces {
 		err = admission.NewForbidden(w, fmt.Errorf(message, owner, used.Workspaces, "workspaces", most.Workspaces, "--"+homeWorkspacesFlag))
 	}

@@ -184,10 +184,10 @@ const (
 // validAggregation limits selectors and requirements, because each selector is matched with the labels of all
 // ClusterRoles of the logical cluster whenever one of them changes.
 func validAggregation(a admission.Attributes) error {
-	const advice = ": add a common label to the selected cluster roles, and select it"
+	const aggregationHint = ": add a common label to the selected cluster roles, and select it"
 	return cmp.Or(
-		notMore(a, maxSelectors, func(obj runtime.Object) int { return len(selectorsOf(obj)) }, "aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed"+advice),
-		notMore(a, maxRequirements, requirementsOf, "the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed"+advice))
+		limitCount(a, maxSelectors, func(obj runtime.Object) int { return len(selectorsOf(obj)) }, "aggregationRule.clusterRoleSelectors has %d entries, at most %d allowed"+aggregationHint),
+		limitCount(a, maxRequirements, requirementsOf, "the selectors of aggregationRule have %d labels and values of expressions, at most %d allowed"+aggregationHint))
 }
 
 func selectorsOf(obj runtime.Object) []metav1.LabelSelector {
@@ -221,8 +221,8 @@ func exceeds(a admission.Attributes, most int, count func(runtime.Object) int) (
 	return n, n > most && n > count(a.GetOldObject())
 }
 
-// notMore rejects an object whose count exceeds both the maximum and the count of the old object.
-func notMore(a admission.Attributes, most int, count func(runtime.Object) int, message string) error {
+// limitCount rejects an object whose count exceeds both the maximum and the count of the old object.
+func limitCount(a admission.Attributes, most int, count func(runtime.Object) int, message string) error {
 	if n, over := exceeds(a, most, count); over {
 		return admission.NewForbidden(a, fmt.Errorf(message, n, most))
 	}
@@ -232,7 +232,7 @@ func notMore(a admission.Attributes, most int, count func(runtime.Object) int, m
 // validSizes limits field managers, lists that are merged by key, and maps, because several patches can add entries.
 func validSizes(a admission.Attributes) error {
 	managers := func(obj runtime.Object) int { return metadataOf(obj).managers }
-	if err := notMore(a, request.MaxFieldManagers, managers, "metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object"); err != nil {
+	if err := limitCount(a, request.MaxFieldManagers, managers, "metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object"); err != nil {
 		return err
 	}
 	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
@@ -245,7 +245,7 @@ func validSizes(a admission.Attributes) error {
 }
 
 func validOwners(a admission.Attributes) error {
-	return notMore(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners },
+	return limitCount(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners },
 		"metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners")
 }
 
