@@ -35,8 +35,8 @@ const (
 )
 
 var (
-	errImmortal = errors.New("this namespace may not be deleted")
-	errEmptied  = errors.New("unable to create new content in the logical cluster because it is being deleted")
+	errProtectedNamespace = errors.New("this namespace may not be deleted")
+	errClusterDeleting    = errors.New("unable to create new content in the logical cluster because it is being deleted")
 )
 
 // Config configures the plugin.
@@ -112,7 +112,7 @@ func (p *plugin) admitCreate(a admission.Attributes, cluster logicalcluster.Name
 		return nil
 	}
 	if lc := p.LogicalCluster(cluster); lc != nil && lc.Status.Phase == corev1alpha1.LogicalClusterPhaseDeleting {
-		return admission.NewForbidden(a, errEmptied)
+		return admission.NewForbidden(a, errClusterDeleting)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (p *plugin) admitNamespace(a admission.Attributes, cluster logicalcluster.N
 	}
 	// The server itself deletes the content of logical clusters.
 	if a.GetName() == metav1.NamespaceDefault && !percluster.IsServer(a.GetUserInfo()) {
-		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errImmortal)
+		return apierrors.NewForbidden(a.GetResource().GroupResource(), a.GetName(), errProtectedNamespace)
 	}
 	p.deleted.Add(client.Key{Cluster: cluster, Name: a.GetName()}, nil, informerLagTimeout)
 	return nil
