@@ -39,10 +39,10 @@ import (
 )
 
 var (
-	errStatus       = errors.New("only the system may write the status")
-	errForeign      = errors.New("a shard may write only its own Shard and Lease in root on another shard")
-	errShardCluster = errors.New("shards must be registered in the logical cluster root")
-	errScope        = fmt.Errorf("metadata.annotations[%s]: Shards must be visible in all regions: remove the annotation", request.ScopeAnnotation)
+	errStatus           = errors.New("only the system may write the status")
+	errOtherShardObject = errors.New("a shard may write only its own Shard and Lease in root on another shard")
+	errShardCluster     = errors.New("shards must be registered in the logical cluster root")
+	errScope            = fmt.Errorf("metadata.annotations[%s]: Shards must be visible in all regions: remove the annotation", request.ScopeAnnotation)
 )
 
 // reviews are the API groups of access and token reviews, which are not stored.
@@ -114,7 +114,7 @@ func checkShard(ctx context.Context, a admission.Attributes) error {
 	if ok && shard != "" {
 		return nil
 	}
-	return admission.NewForbidden(a, errForeign)
+	return admission.NewForbidden(a, errOtherShardObject)
 }
 
 // deletes reports whether a write deletes an object or changes its owner references. If an owner does not
@@ -239,10 +239,10 @@ func checkSigningRequest(a admission.Attributes) error {
 }
 
 var (
-	errNotMade = errors.New("LogicalClusters are created by the system: create a Workspace")
+	errNotCreatedBySystem = errors.New("LogicalClusters are created by the system: create a Workspace")
 	// A finalizer would prevent the owner of the Workspace from deleting it.
-	errFinalizer = errors.New("finalizers delay the deletion of the Workspace that owns the logical cluster: only administrators, the system, and providers with an accepted permission claim, through the virtual workspace of their APIExport, may add them")
-	errOwned     = errors.New("a logical cluster is deleted with the Workspace that owns it: delete the Workspace (spec.directlyDeletable is not set)")
+	errFinalizer        = errors.New("finalizers delay the deletion of the Workspace that owns the logical cluster: only administrators, the system, and providers with an accepted permission claim, through the virtual workspace of their APIExport, may add them")
+	errOwnedByWorkspace = errors.New("a logical cluster is deleted with the Workspace that owns it: delete the Workspace (spec.directlyDeletable is not set)")
 )
 
 var (
@@ -264,23 +264,23 @@ var moves = map[corev1alpha1.LogicalClusterPhaseType][]corev1alpha1.LogicalClust
 	unavailable:  {ready},
 }
 
-// makes reports whether a user may create LogicalClusters besides the system.
-func makes(ctx context.Context, u user.Info) bool {
+// mayCreateLogicalClusters reports whether a user may create LogicalClusters besides the system.
+func mayCreateLogicalClusters(ctx context.Context, u user.Info) bool {
 	return identity.MemberOf(ctx, u, request.GroupExternalLogicalClusterAdmin, request.GroupWorkspaceBootstrapper)
 }
 
 func checkLogicalCluster(ctx context.Context, a admission.Attributes, as privilege) error {
-	if as > administrators && makes(ctx, a.GetUserInfo()) {
+	if as > administrators && mayCreateLogicalClusters(ctx, a.GetUserInfo()) {
 		as = administrators
 	}
 	switch {
 	case a.GetSubresource() == "status" && removable(ctx) != "":
 		return nil // checkInitialization checks it
 	case a.GetOperation() == admission.Create:
-		return admission.NewForbidden(a, errNotMade)
+		return admission.NewForbidden(a, errNotCreatedBySystem)
 	case a.GetOperation() == admission.Delete:
 		if direct, found := field(a.GetOldObject(), "spec", "directlyDeletable"); !found || direct != true {
-			return admission.NewForbidden(a, errOwned)
+			return admission.NewForbidden(a, errOwnedByWorkspace)
 		}
 		return nil
 	case a.GetSubresource() == "status" && as == administrators:

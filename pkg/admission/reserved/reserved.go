@@ -55,7 +55,7 @@ func validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInt
 		return err
 	}
 	as := level(ctx, a.GetUserInfo())
-	if as == system || a.GetResource().GroupResource() == logicalClusters && a.GetOperation() != admission.Update && makes(ctx, a.GetUserInfo()) {
+	if as == system || a.GetResource().GroupResource() == logicalClusters && a.GetOperation() != admission.Update && mayCreateLogicalClusters(ctx, a.GetUserInfo()) {
 		return nil
 	}
 	if a.GetOperation() != admission.Delete {
@@ -101,13 +101,13 @@ func checkMetadata(a admission.Attributes, as privilege) error {
 	}); found {
 		return denied(a, "metadata.annotations", key, n)
 	}
-	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as, func(key string) bool { return isGiven(a, key) }); found {
+	if key, n, found := changed(labels, oldLabels, obj.GetLabels(), as, func(key string) bool { return isSetByAPIKinds(a, key) }); found {
 		return denied(a, "metadata.labels", key, n)
 	}
 	now := obj.GetFinalizers()
 	for _, lists := range [][2][]string{{now, oldFinalizers}, {oldFinalizers, now}} {
 		for _, key := range lists[0] {
-			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) && !isGiven(a, key) {
+			if n, reserved := lookUp(finalizers, key); reserved && as > n.by && !slices.Contains(lists[1], key) && !isSetByAPIKinds(a, key) {
 				return denied(a, "metadata.finalizers", key, n)
 			}
 		}
@@ -129,8 +129,8 @@ func changed(names []name, before, after map[string]string, as privilege, except
 	return "", name{}, false
 }
 
-// isGiven reports whether the plugin apikinds, which has checked the value, sets the key on new bindings.
-func isGiven(a admission.Attributes, key string) bool {
+// isSetByAPIKinds reports whether the plugin apikinds, which has checked the value, sets the key on new bindings.
+func isSetByAPIKinds(a admission.Attributes, key string) bool {
 	return a.GetOperation() == admission.Create && a.GetSubresource() == "" && a.GetResource().GroupResource() == bindings &&
 		(key == apis.ExportLabel || key == apis.BindingFinalizer)
 }
@@ -161,7 +161,7 @@ func admit(ctx context.Context, a admission.Attributes, _ admission.ObjectInterf
 	return nil
 }
 
-var errMutated = errors.New("a mutating webhook or policy changed reserved metadata or fields in a request of the system: it must not change them")
+var errReservedChanged = errors.New("a mutating webhook or policy changed reserved metadata or fields in a request of the system: it must not change them")
 
 // Guard prevents a plugin with webhooks or policies of users from changing reserved metadata and fields in writes of
 // the system. For other writes, Reserved rejects such changes afterwards, but it trusts the system.
@@ -175,7 +175,7 @@ func Guard(next percluster.Mutator) percluster.Mutator {
 			return err
 		}
 		if !reflect.DeepEqual(before, recordOf(a)) {
-			return admission.NewForbidden(a, errMutated)
+			return admission.NewForbidden(a, errReservedChanged)
 		}
 		return nil
 	}}
