@@ -25,8 +25,8 @@ func rule(group string, resources ...string) []admissionregistrationv1.RuleWithO
 	}}
 }
 
-func seeing(n int, together bool) *ruled {
-	r := &ruled{together: together}
+func seeing(n int, concurrent bool) *ruled {
+	r := &ruled{concurrent: concurrent}
 	for range n {
 		r.add(rule("", "configmaps"), nil)
 	}

@@ -43,8 +43,8 @@ type caller struct {
 	*percluster.Cache[webhooks]
 	config Config
 	open   opener
-	// together is true if the webhooks are called concurrently.
-	together bool
+	// concurrent is true if the webhooks are called concurrently.
+	concurrent bool
 }
 
 // webhooks are the webhooks of one logical cluster.
@@ -52,15 +52,15 @@ type webhooks struct {
 	*generic.Webhook
 	rules ruled
 	// selects is true if any webhook has a namespace selector. Upstream's plugin can use namespaces of only one logical
-	// cluster, so that elsewhere contains other instances, by consumer.
-	selects   bool
-	elsewhere *lru.Cache
+	// cluster, so that byConsumer contains other instances, by consumer.
+	selects    bool
+	byConsumer *lru.Cache
 }
 
-// maxElsewhere is the number of consumers for which the webhooks of a provider with namespace selectors are cached.
+// maxConsumers is the number of consumers for which the webhooks of a provider with namespace selectors are cached.
 //
 //reference:none
-const maxElsewhere = 64
+const maxConsumers = 64
 
 // NewMutating returns the plugin that calls mutating webhooks.
 func NewMutating(c Config, configurations *replicas.Dual[*admissionregistrationv1.MutatingWebhookConfiguration]) percluster.Mutator {
@@ -85,7 +85,7 @@ func NewValidating(c Config, configurations *replicas.Dual[*admissionregistratio
 		}
 		return plugin.Webhook, configuration.NewValidatingWebhookConfigurationManager(f, nil), nil
 	})
-	caller.together = true
+	caller.concurrent = true
 	return percluster.Validator{Handler: newHandler(), Validates: caller.dispatch}
 }
 
@@ -106,7 +106,7 @@ func (c *caller) prepare(cluster, in logicalcluster.Name) (*webhooks, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the webhooks of logical cluster %s: %w", cluster, err)
 	}
-	made := &webhooks{Webhook: plugin, rules: ruled{together: c.together}, elsewhere: lru.New(maxElsewhere)}
+	made := &webhooks{Webhook: plugin, rules: ruled{concurrent: c.concurrent}, byConsumer: lru.New(maxConsumers)}
 	for _, hook := range source.Webhooks() {
 		made.rules.add(hook.GetRules(), hook.GetMatchPolicy())
 		namespaces := hook.GetNamespaceSelector()
@@ -115,17 +115,17 @@ func (c *caller) prepare(cluster, in logicalcluster.Name) (*webhooks, error) {
 	return made, nil
 }
 
-// elsewhere returns the webhooks of source for writes to a logical cluster that is not their own.
-func (c *caller) elsewhere(h *webhooks, source, in logicalcluster.Name) (*webhooks, error) {
+// forConsumer returns the webhooks of source for writes to a logical cluster that is not their own.
+func (c *caller) forConsumer(h *webhooks, source, in logicalcluster.Name) (*webhooks, error) {
 	if !h.selects {
 		return h, nil // upstream's plugin reads no namespaces
 	}
-	if found, ok := h.elsewhere.Get(in); ok {
+	if found, ok := h.byConsumer.Get(in); ok {
 		return found.(*webhooks), nil
 	}
 	made, err := c.prepare(source, in)
 	if err == nil {
-		h.elsewhere.Add(in, made)
+		h.byConsumer.Add(in, made)
 	}
 	return made, err
 }
@@ -162,7 +162,7 @@ func (c *caller) dispatch(ctx context.Context, a admission.Attributes, o admissi
 	caller := webhooktransport.Caller{Cluster: in}
 	if source != in {
 		caller.Provider = source
-		if hooks, err = c.elsewhere(hooks, source, in); err != nil {
+		if hooks, err = c.forConsumer(hooks, source, in); err != nil {
 			return apierrors.NewInternalError(err)
 		}
 	}
@@ -187,16 +187,16 @@ func take(ctx context.Context, calls *webhooktransport.Calls, caller webhooktran
 		return nil, admission.NewForbidden(a, fmt.Errorf("the rules of %d webhooks match the request, at most %d allowed per request and concurrently per workspace (%s): narrow the rules, or delete webhooks",
 			n, calls.Limit(), webhooktransport.FlagCalls))
 	}
-	if !rules.together {
+	if !rules.concurrent {
 		n = 1
 	}
 	return calls.Take(ctx, caller, n)
 }
 
-// ruled contains the rules of webhooks. together is true if they are called concurrently.
+// ruled contains the rules of webhooks. concurrent is true if they are called concurrently.
 type ruled struct {
-	webhooks [][]admissionregistrationv1.RuleWithOperations
-	together bool
+	webhooks   [][]admissionregistrationv1.RuleWithOperations
+	concurrent bool
 }
 
 // add adds the rules of a webhook. If the match policy is not Exact, all groups and versions of a resource match.
