@@ -73,7 +73,7 @@ func (z *Authorizer) authorize(ctx context.Context, a authorizer.Attributes) (au
 	}
 	var (
 		by      *binding
-		whom    subjectKey
+		allowed subjectKey
 		failure failures
 	)
 	err = z.visit(ctx, name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
@@ -81,14 +81,14 @@ func (z *Authorizer) authorize(ctx context.Context, a authorizer.Attributes) (au
 		case err != nil:
 			failure.add(err)
 		case Allows(a, rule):
-			by, whom = b, subject
+			by, allowed = b, subject
 			return false
 		}
 		return true
 	})
 	switch {
 	case by != nil:
-		return authorizer.DecisionAllow, "RBAC: allowed by " + by.describe(whom), nil
+		return authorizer.DecisionAllow, "RBAC: allowed by " + by.describe(allowed), nil
 	case err != nil:
 		return authorizer.DecisionNoOpinion, "", err
 	case failure.n > 0:

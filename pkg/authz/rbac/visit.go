@@ -125,8 +125,8 @@ type grants struct {
 	list []grant
 	// seen contains the roles of list and of previous lists, if there are many.
 	seen map[grantKey]struct{}
-	// lookUps is the number of lookups since the locks were taken.
-	lookUps int
+	// lookups is the number of lookups since the locks were taken.
+	lookups int
 	// missing is the number of roles that did not exist.
 	missing int
 	walk    walk
@@ -195,7 +195,7 @@ func (g *grants) ofSubject(ctx context.Context, c *cluster, subject subjectKey, 
 // lookedUp counts a lookup. After many lookups, it releases the locks, visits the grants, and takes the locks
 // again if there is more to do.
 func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error) {
-	if g.lookUps++; g.lookUps < pause {
+	if g.lookups++; g.lookups < pause {
 		return true, nil
 	}
 	if more, err := g.visit(ctx, f); !more {
@@ -203,7 +203,7 @@ func (g *grants) lookedUp(ctx context.Context, f visitor) (more bool, err error)
 	}
 	g.remember()
 	clear(g.list)
-	g.list, g.lookUps = g.list[:0], 0
+	g.list, g.lookups = g.list[:0], 0
 	rlock(g.own, g.ofSystem)
 	return true, nil
 }
@@ -275,7 +275,7 @@ func (g *grant) key() grantKey {
 func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
 	runlock(g.own, g.ofSystem)
 	w := &g.walk
-	if err := w.step(ctx, g.lookUps*lookUp); err != nil {
+	if err := w.step(ctx, g.lookups*lookUp); err != nil {
 		return false, err
 	}
 	for i := range g.list {
