@@ -69,7 +69,7 @@ type Authentication struct {
 	options Options
 	from    Sources
 	// proxy verifies certificates of front-proxies; may be nil.
-	proxy *remembering
+	proxy *certificateCache
 	// providers may be nil, too.
 	providers *providers
 	// background contains the functions that Run runs.
@@ -169,7 +169,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 			CAContentProvider:   ca,
 			AllowedClientNames:  headerrequest.StaticStringSlice(a.options.RequestHeaderAllowedNames),
 		}
-		a.proxy = newRemembering(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anyUser, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
+		a.proxy = newCertificateCache(x509request.NewDynamicCAVerifier(ca.VerifyOptions, anyUser, a.RequestHeader.AllowedClientNames), ca.VerifyOptions)
 		headers = headerrequest.NewDynamic(a.RequestHeader.UsernameHeaders, a.RequestHeader.UIDHeaders, a.RequestHeader.GroupHeaders, a.RequestHeader.ExtraHeaderPrefixes)
 	}
 	if file := a.options.ClientCAFile; file != "" {
@@ -179,7 +179,7 @@ func (a *Authentication) certificates() (authenticator.Request, error) {
 		}
 		a.CAs = append(a.CAs, ca)
 		owner := ownerOf(x509request.NewDynamic(ca.VerifyOptions, x509request.CommonNameUserConversion), a.options.certificateGroups())
-		client = newRemembering(owner, ca.VerifyOptions)
+		client = newCertificateCache(owner, ca.VerifyOptions)
 	}
 	// The certificate of a front-proxy never authenticates a user, regardless of its CA. A request that a front-proxy
 	// forwards without a user is anonymous, unless it contains other credentials.
@@ -248,9 +248,9 @@ const (
 	rememberAtMost = 4096
 )
 
-// remembering caches successful authentications by client certificate, because a verification costs an
+// certificateCache caches successful authentications by client certificate, because a verification costs an
 // elliptic curve operation and a digest. All requests of a connection have the same certificate.
-type remembering struct {
+type certificateCache struct {
 	verify  authenticator.Request
 	options x509request.VerifyOptionFunc
 	// valid contains immutable responses.
@@ -263,11 +263,11 @@ type verified struct {
 	roots *x509.CertPool
 }
 
-func newRemembering(verify authenticator.Request, options x509request.VerifyOptionFunc) *remembering {
-	return &remembering{verify: verify, options: options, valid: cache.NewLRUExpireCache(rememberAtMost)}
+func newCertificateCache(verify authenticator.Request, options x509request.VerifyOptionFunc) *certificateCache {
+	return &certificateCache{verify: verify, options: options, valid: cache.NewLRUExpireCache(rememberAtMost)}
 }
 
-func (c *remembering) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
+func (c *certificateCache) AuthenticateRequest(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
 	}

@@ -70,9 +70,9 @@ type ClientCertificateOptions struct {
 	DropGroups []string
 }
 
-// outsideGroups filters the groups of OIDC issuers and webhooks. It also removes groups that servers derive from the
+// externalGroups filters the groups of OIDC issuers and webhooks. It also removes groups that servers derive from the
 // logical cluster of a user. These are not part of DropGroups, because front-proxies apply it to service accounts too.
-func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
+func (o *ClientCertificateOptions) externalGroups() GroupFilter {
 	drop := o.DropGroups
 	if drop == nil {
 		drop = DefaultDropGroups()
@@ -83,7 +83,7 @@ func (o *ClientCertificateOptions) outsideGroups() GroupFilter {
 
 // certificateGroups filters the groups of client certificates, which may contain those of shards and system:masters.
 func (o *ClientCertificateOptions) certificateGroups() GroupFilter {
-	return GroupFilter{Drop: append(slices.Clone(o.outsideGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
+	return GroupFilter{Drop: append(slices.Clone(o.externalGroups().Drop), "!"+user.SystemPrivilegedGroup, "!"+request.GroupShards)}
 }
 
 // ServiceAccountOptions configure tokens of service accounts.

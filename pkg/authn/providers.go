@@ -117,7 +117,7 @@ func (p *providers) load(ctx context.Context) error {
 	})
 	if err != nil {
 		next.end()
-		return fmt.Errorf("not all issuers of the new configuration respond, %w: %w", errAgain, errors.Join(unhealthy, err))
+		return fmt.Errorf("not all issuers of the new configuration respond, %w: %w", errRetryLater, errors.Join(unhealthy, err))
 	}
 	if p.previous != nil {
 		p.previous.end()
@@ -219,8 +219,8 @@ func (p *providers) build(ctx context.Context, config *apiserver.AuthenticationC
 // pollInterval is the interval at which files are checked without a notification, as in kube-apiserver.
 const pollInterval = time.Minute
 
-// errAgain is wrapped by errors after which the same content is loaded again.
-var errAgain = errors.New("retrying within a minute")
+// errRetryLater is wrapped by errors after which the same content is loaded again.
+var errRetryLater = errors.New("retrying within a minute")
 
 // watchedFiles calls load when the content of files has changed. If load fails, the error is logged and
 // counted, and the previous content remains in use.
@@ -260,7 +260,7 @@ func (w *watchedFiles) check(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, errRetryLater) {
 			w.seen = [sha256.Size]byte{}
 		}
 		w.reloads.WithLabelValues(w.name, "failure").Inc()

@@ -23,7 +23,7 @@ func TestRemembering(t *testing.T) {
 		verifications++
 		return &authenticator.Response{User: &user.DefaultInfo{Name: r.TLS.PeerCertificates[0].Subject.CommonName}}, refuse == nil, refuse
 	})
-	c := newRemembering(verify, func() (x509.VerifyOptions, bool) { return x509.VerifyOptions{Roots: roots}, roots != nil })
+	c := newCertificateCache(verify, func() (x509.VerifyOptions, bool) { return x509.VerifyOptions{Roots: roots}, roots != nil })
 	cert := func(name string, lifetime time.Duration) *x509.Certificate {
 		return &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(lifetime)}
 	}

@@ -47,14 +47,14 @@ func (a *Authentication) tokens() (authenticator.Token, error) {
 			return nil, fmt.Errorf("--authentication-config: %w", err)
 		}
 		a.background = append(a.background, a.providers.run)
-		known = append(known, fromOutside(a.providers, a.options.outsideGroups()))
+		known = append(known, withoutReserved(a.providers, a.options.externalGroups()))
 	}
 	if a.options.WebhookConfigFile != "" {
 		reviewer, err := a.webhook()
 		if err != nil {
 			return nil, fmt.Errorf("--authentication-token-webhook-config-file: %w", err)
 		}
-		known = append(known, fromOutside(reviewer, a.options.outsideGroups()))
+		known = append(known, withoutReserved(reviewer, a.options.externalGroups()))
 	}
 	ofWorkspaces, err := a.ofWorkspaces()
 	if err != nil {
@@ -114,10 +114,10 @@ func (a *Authentication) webhook() (authenticator.Token, error) {
 	return tokencache.New(reviewer, false, a.options.WebhookCacheTTL, a.options.WebhookCacheTTL), nil
 }
 
-// fromOutside rejects users of external systems with reserved names and attributes. For example, an external
+// withoutReserved rejects users of external systems with reserved names and attributes. For example, an external
 // cluster could return the name of one of its own service accounts. It would then be the account of this
 // name in every logical cluster. Privileged groups are removed.
-func fromOutside(next authenticator.Token, groups GroupFilter) authenticator.Token {
+func withoutReserved(next authenticator.Token, groups GroupFilter) authenticator.Token {
 	return authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		response, ok, err := next.AuthenticateToken(ctx, token)
 		if err != nil && ctx.Value(reviewing{}) != nil {
@@ -205,7 +205,7 @@ func (a *Authentication) ofWorkspaces() (authenticator.Token, error) {
 	issuers.BoundSeries(operators)
 	known := issuers.NewIssuers(issuers.Config{Documents: documents, Disallowed: a.options.ServiceAccounts.Issuers, Report: a.from.Report})
 	a.background = append(a.background, known.Run)
-	groups := a.options.outsideGroups()
+	groups := a.options.externalGroups()
 	return authenticator.WrapAudienceAgnosticToken(a.Audiences, authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 		if !issuers.IsToken(token) {
 			return nil, false, nil
