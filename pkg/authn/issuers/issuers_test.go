@@ -184,7 +184,7 @@ func TestPauses(t *testing.T) {
 	t.Cleanup(i.fetcher.end)
 	began := time.Now()
 	// atMost is the maximum number of fetches since.
-	atMost := func(before int64) int64 { return before + 1 + int64(time.Since(began)/leastPause) }
+	atMost := func(before int64) int64 { return before + 1 + int64(time.Since(began)/minPause) }
 	for range 100 {
 		_, ok, err := i.AuthenticateToken(t.Context(), configuration, token("1"))
 		require.False(t, ok)
@@ -192,13 +192,13 @@ func TestPauses(t *testing.T) {
 	}
 	require.LessOrEqual(t, fetches.Load(), atMost(0))
 	k := i.provider(digestOf(configuration[0].Spec.JWT[0]), "home", &configuration[0].Spec.JWT[0]).keys
-	require.LessOrEqual(t, k.next, time.Now().Add(8*leastPause))
+	require.LessOrEqual(t, k.next, time.Now().Add(8*minPause))
 	for range 20 {
 		k.fetched = make(chan struct{})
 		k.finish(nil, errStopped)
 	}
-	require.Greater(t, time.Until(k.next), mostPause-time.Second)
-	require.LessOrEqual(t, time.Until(k.next), mostPause)
+	require.Greater(t, time.Until(k.next), maxPause-time.Second)
+	require.LessOrEqual(t, time.Until(k.next), maxPause)
 
 	k.next = time.Time{}
 	fails.Store(false)

@@ -23,11 +23,11 @@ const (
 	//
 	//reference:limit issuer | time for a response | 401
 	fetchTimeout = 10 * time.Second
-	// keysLast is the age at which keys are fetched again, and for which a revoked key is accepted.
-	keysLast = 5 * time.Minute
-	// leastPause is the minimum time between fetches. It doubles with each failure, up to mostPause.
-	leastPause = time.Second
-	mostPause  = time.Minute
+	// keysTTL is the age at which keys are fetched again, and for which a revoked key is accepted.
+	keysTTL = 5 * time.Minute
+	// minPause is the minimum time between fetches. It doubles with each failure, up to maxPause.
+	minPause = time.Second
+	maxPause = time.Minute
 	// maxKeys and maxKeyBits limit the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
 	//
 	//reference:limit issuer | keys | 401
@@ -56,14 +56,14 @@ type fetcher struct {
 	running   sync.WaitGroup
 
 	mu sync.Mutex
-	// life ends with stop.
-	life context.Context //nolint:containedctx // a fetch is shared by requests and may outlast each of them
-	end  context.CancelFunc
+	// ctx ends with stop.
+	ctx context.Context //nolint:containedctx // a fetch is shared by requests and may outlast each of them
+	end context.CancelFunc
 }
 
 func newFetcher(documents *webhooktransport.Documents) *fetcher {
 	f := &fetcher{documents: documents, fetching: newSlots(maxFetches, maxFetchesEach)}
-	f.life, f.end = context.WithCancel(context.Background()) //nolint:forbidigo // stop ends it
+	f.ctx, f.end = context.WithCancel(context.Background()) //nolint:forbidigo // stop ends it
 	return f
 }
 
@@ -71,10 +71,10 @@ func newFetcher(documents *webhooktransport.Documents) *fetcher {
 func (f *fetcher) run(work func(ctx context.Context)) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.life.Err() != nil {
+	if f.ctx.Err() != nil {
 		return false
 	}
-	f.running.Go(func() { work(f.life) })
+	f.running.Go(func() { work(f.ctx) })
 	return true
 }
 
@@ -112,7 +112,7 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 		k.mu.Lock()
 		now := time.Now()
 		if k.version > version {
-			if now.Sub(k.loaded) > keysLast && now.After(k.next) {
+			if now.Sub(k.loaded) > keysTTL && now.After(k.next) {
 				k.refresh()
 			}
 			defer k.mu.Unlock()
@@ -145,7 +145,7 @@ func (k *keySet) refresh() {
 	fetched := make(chan struct{})
 	k.fetched = fetched
 	if !k.from.run(func(ctx context.Context) { k.finish(k.fetch(ctx)) }) {
-		k.err, k.next, k.fetched = errStopped, time.Now().Add(mostPause), nil
+		k.err, k.next, k.fetched = errStopped, time.Now().Add(maxPause), nil
 		close(fetched)
 	}
 }
@@ -154,12 +154,12 @@ func (k *keySet) refresh() {
 func (k *keySet) finish(keys []jose.JSONWebKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now, pause := time.Now(), leastPause
+	now, pause := time.Now(), minPause
 	if k.err = err; err == nil {
 		k.keys, k.loaded, k.failures = keys, now, 0
 		k.version++
 	} else if !errors.Is(err, errBusy) {
-		pause = min(leastPause<<min(k.failures, 10), mostPause)
+		pause = min(minPause<<min(k.failures, 10), maxPause)
 		k.failures++
 	}
 	k.next = now.Add(pause)

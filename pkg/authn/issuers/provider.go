@@ -129,7 +129,7 @@ func (p *provider) build() {
 		return
 	}
 	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet
-	p.tokens, p.err = oidc.New(p.keys.from.life, oidc.Options{
+	p.tokens, p.err = oidc.New(p.keys.from.ctx, oidc.Options{
 		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
 		DisallowedIssuers: p.disallowed,
 		// The library would use the client only for distributed claims, which are rejected.
