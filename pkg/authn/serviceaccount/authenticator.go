@@ -256,17 +256,17 @@ func (a *Authenticator) checkAccount(ctx context.Context, info *account, subject
 		return errors.New("the token's subject does not match its service account")
 	}
 	found, err := a.config.Accounts.ServiceAccount(ctx, info.cluster, info.Namespace, info.Name)
-	return alive("service account", found, err, &info.UID)
+	return checkExists("service account", found, err, &info.UID)
 }
 
 // secret returns a secret of an account. Legacy tokens do not contain its UID, but are in the secret.
 func (a *Authenticator) secret(ctx context.Context, of *account, name string, uid *string) (*corev1.Secret, error) {
 	secret, err := a.config.Accounts.Secret(ctx, of.cluster, of.Namespace, name)
-	return secret, alive("secret", secret, err, uid)
+	return secret, checkExists("secret", secret, err, uid)
 }
 
-// alive checks that an object was found without an error, has the UID in the token, if any, and is not deleted.
-func alive(kind string, object metav1.Object, err error, uid *string) error {
+// checkExists checks that an object was found without an error, has the UID in the token, if any, and is not deleted.
+func checkExists(kind string, object metav1.Object, err error, uid *string) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the token has been invalidated: its %s does not exist", kind)
 	}
