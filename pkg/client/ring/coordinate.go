@@ -19,11 +19,13 @@ func (m *machine) saw(now time.Duration, l lease) {
 // expired reports whether a member may be expelled.
 func (m *machine) expired(now time.Duration, o *observed) bool { return now >= o.since+m.LeaseDuration }
 
-// quiet reports whether a member has not renewed for so long that it must have stopped working.
-func (m *machine) quiet(now time.Duration, o *observed) bool { return now >= o.since+m.RenewDeadline }
+// isExpired reports whether a member has not renewed for so long that it must have stopped working.
+func (m *machine) isExpired(now time.Duration, o *observed) bool {
+	return now >= o.since+m.RenewDeadline
+}
 
-// lives reports whether a member can be the coordinator.
-func (m *machine) lives(now time.Duration, id string) bool {
+// isAlive reports whether a member can be the coordinator.
+func (m *machine) isAlive(now time.Duration, id string) bool {
 	if id == m.id {
 		return true
 	}
@@ -46,12 +48,12 @@ func (m *machine) stateOf(id string) state {
 // Without a table, or if none of its members is alive, it is the first joining member. Members are ordered by id.
 func (m *machine) coordinates(now time.Duration) bool {
 	if t := m.table.table; t != nil {
-		if t.has(t.coordinator) && m.lives(now, t.coordinator) && m.stateOf(t.coordinator) == active {
+		if t.has(t.coordinator) && m.isAlive(now, t.coordinator) && m.stateOf(t.coordinator) == active {
 			return t.coordinator == m.id
 		}
 		for _, leaving := range []bool{false, true} {
 			for _, id := range t.members {
-				if m.lives(now, id) && (leaving || m.stateOf(id) == active) {
+				if m.isAlive(now, id) && (leaving || m.stateOf(id) == active) {
 					return id == m.id
 				}
 			}
@@ -69,7 +71,7 @@ func (m *machine) coordinates(now time.Duration) bool {
 // moves of a deleted table. They must not count for this table, which may have the same epochs. Such a member joins
 // under a new id when it detects the new table.
 func (m *machine) joins(now time.Duration, o *observed) bool {
-	return o.state == active && o.config == m.configDigest && !m.quiet(now, o) && o.released == 0 && o.loaded == 0
+	return o.state == active && o.config == m.configDigest && !m.isExpired(now, o) && o.released == 0 && o.loaded == 0
 }
 
 // coordinate returns the next request of the coordinator, or nil.
@@ -139,7 +141,7 @@ func (m *machine) memberStatuses(now time.Duration) map[string]*memberStatus {
 	for id, o := range m.seen {
 		named := m.table.table != nil && m.table.has(id)
 		if id != m.id && (named || m.joins(now, o)) {
-			all[id] = &memberStatus{lease: o.lease, joining: !named, silent: m.quiet(now, o)}
+			all[id] = &memberStatus{lease: o.lease, joining: !named, silent: m.isExpired(now, o)}
 		}
 	}
 	return all

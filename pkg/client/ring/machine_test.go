@@ -59,7 +59,7 @@ func TestReportsOfADeletedTable(t *testing.T) {
 	r := send(stored{})
 	require.Equal(t, renewOwn, r.verb)
 	require.Zero(t, r.lease.released, "the table may have been deleted since it was read")
-	m.sawTable(at, tableWith(9, "second"))
+	m.observeTable(at, tableWith(9, "second"))
 	require.EqualValues(t, 5, m.epoch())
 	m.handle(at, &request{verb: readTable, known: 5}, response{table: tableWith(5, "first")})
 	r = send(stored{})

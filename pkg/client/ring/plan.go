@@ -15,7 +15,7 @@ type memberStatus struct {
 	silent bool
 }
 
-func (s *memberStatus) stays() bool { return s.state == active || s.state == missing }
+func (s *memberStatus) remains() bool { return s.state == active || s.state == missing }
 
 // plan returns the next table, or the current one if nothing changes.
 //
@@ -33,7 +33,7 @@ func plan(current *table, members map[string]*memberStatus, voluntary bool) *tab
 		if !s.state.ended() {
 			next.members = append(next.members, id)
 		}
-		if s.stays() {
+		if s.remains() {
 			shares = append(shares, &share{id: id, weight: s.weight, receives: !s.silent && s.state == active})
 		}
 	}

@@ -52,7 +52,7 @@ func (r *Ring) observe(l *coordinationv1.Lease, deleted bool) {
 		r.machine.saw(r.now(), leaseOf(r.config.Name, l))
 	case !deleted:
 		if t, err := tableOf(l); err == nil {
-			r.machine.sawTable(r.now(), t)
+			r.machine.observeTable(r.now(), t)
 		}
 	}
 	select {

@@ -233,7 +233,7 @@ func (m *metrics) update(now time.Duration) {
 func (m *machine) idleShare(now time.Duration) float64 {
 	working := map[string]bool{m.id: true}
 	for id, o := range m.seen {
-		working[id] = working[id] || !o.state.ended() && !m.quiet(now, o)
+		working[id] = working[id] || !o.state.ended() && !m.isExpired(now, o)
 	}
 	idle := 0
 	for _, a := range m.table.slots {

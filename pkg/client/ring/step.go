@@ -23,7 +23,7 @@ func (m *machine) turn(now time.Duration, busy slots) {
 	if m.phase == taking && m.draining && (now >= m.drainBy || m.valid && now >= m.until()) {
 		m.phase = leaving
 	}
-	if m.phase == taking && m.table.table != nil && m.table.config != m.configDigest && m.foreign() {
+	if m.phase == taking && m.table.table != nil && m.table.config != m.configDigest && m.hasOtherMembers() {
 		m.err = fmt.Errorf("%w %q: the table has %q, but this member has %q: use another name, or stop the other members first", ErrConfig, m.Name, m.table.config, m.configDigest)
 		m.phase = finished
 	}
@@ -38,8 +38,8 @@ func (m *machine) turn(now time.Duration, busy slots) {
 	}
 }
 
-// foreign reports whether a member of the table is alive.
-func (m *machine) foreign() bool {
+// hasOtherMembers reports whether a member of the table is alive.
+func (m *machine) hasOtherMembers() bool {
 	return slices.ContainsFunc(m.table.members, func(id string) bool {
 		o := m.seen[id]
 		return o != nil && o.renewed && !o.state.ended()
@@ -54,8 +54,8 @@ func (m *machine) rejoin() {
 	m.noTable, m.voluntary, m.relist = false, false, false
 }
 
-// lose is called when the member was expelled, or its Leases are not the expected ones.
-func (m *machine) lose(why error) {
+// abandon is called when the member was expelled, or its Leases are not the expected ones.
+func (m *machine) abandon(why error) {
 	m.lastErr = why
 	switch m.phase {
 	case taking:
@@ -149,19 +149,19 @@ func (m *machine) handleOwn(now time.Duration, r *request, a response) {
 	switch {
 	case a.outcome == notFound:
 		m.ownStale = false
-		m.lose(errReplaced)
+		m.abandon(errReplaced)
 	case a.outcome != done:
 		m.ownStale = true
 	case r.verb == readOwn:
 		m.ownStale = false
 		if a.lease.state == expelled {
-			m.lose(errExpelled)
+			m.abandon(errExpelled)
 			return
 		}
 		// If others wrote the Lease, only its version has changed.
 		same := a.lease.renewals == m.own.renewals && a.lease.state == m.own.state && m.own.version != ""
 		if !same && (a.lease.renewals <= m.own.renewals || a.lease.renewals > m.sent) {
-			m.lose(errReplaced)
+			m.abandon(errReplaced)
 			return
 		}
 		m.own, m.renewAt = a.lease, now
@@ -190,7 +190,7 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 	}
 	switch epoch := read.epochOrNone(); {
 	case epoch < r.known, epoch > 0 && (m.deleted(read) || epoch == m.epoch() && !read.equal(m.table.table)):
-		m.lose(errReplaced)
+		m.abandon(errReplaced)
 		return
 	case epoch == 0:
 		if !m.noTable {
@@ -207,8 +207,8 @@ func (m *machine) handleTable(now time.Duration, r *request, a response) {
 // deleted reports whether a table is in another Lease than the known one, so that their epochs cannot be compared.
 func (m *machine) deleted(read stored) bool { return m.table.table != nil && m.table.uid != read.uid }
 
-// sawTable is called with a table from a watch, which may be old, even older than a table that was deleted.
-func (m *machine) sawTable(now time.Duration, t stored) {
+// observeTable is called with a table from a watch, which may be old, even older than a table that was deleted.
+func (m *machine) observeTable(now time.Duration, t stored) {
 	if m.phase == taking && t.epoch > m.epoch() && !m.deleted(t) {
 		m.adopt(now, t)
 	}

@@ -226,7 +226,7 @@ func (n *node) list() {
 	}
 	n.seen = len(n.log)
 	if n.world.table.table != nil {
-		n.m.sawTable(n.local(), n.world.table)
+		n.m.observeTable(n.local(), n.world.table)
 	}
 	for _, id := range slices.Sorted(maps.Keys(n.leases)) {
 		n.m.saw(n.local(), n.leases[id])
@@ -250,7 +250,7 @@ func (n *node) watch(upTo int) {
 				n.m.saw(n.local(), l)
 			}
 		case c.table.table != nil:
-			n.m.sawTable(n.local(), c.table)
+			n.m.observeTable(n.local(), c.table)
 		case c.deleted:
 			delete(n.m.seen, c.lease.id)
 		default:
