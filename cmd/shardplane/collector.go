@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// usualPercent is the default GOGC: a collection starts when the heap has doubled.
-	usualPercent = 100
-	// largePercent is the GOGC of a large heap.
-	largePercent = 50
-	// usualGarbage is the amount of garbage above which GOGC is reduced.
-	usualGarbage = 256 << 20
+	// defaultPercent is the default GOGC: a collection starts when the heap has doubled.
+	defaultPercent = 100
+	// largeHeapPercent is the GOGC of a large heap.
+	largeHeapPercent = 50
+	// defaultGarbage is the amount of garbage above which GOGC is reduced.
+	defaultGarbage = 256 << 20
 	// idlePercent is the GOGC of a process that allocates so little that collections are idleInterval apart.
 	idlePercent  = 20
 	idleInterval = 5 * time.Second
@@ -34,7 +34,7 @@ type collector struct {
 
 // paceCollector adjusts GOGC until the process ends.
 func paceCollector() {
-	if collectorIsOurs() {
+	if managesGOGC() {
 		newCollector().watch()
 	}
 }
@@ -45,8 +45,8 @@ func newCollector() *collector {
 	return &collector{percent: idlePercent, started: now, last: now}
 }
 
-// collectorIsOurs reports whether neither variable is set. An empty one selects the default of Go.
-func collectorIsOurs() bool {
+// managesGOGC reports whether neither variable is set. An empty one selects the default of Go.
+func managesGOGC() bool {
 	_, percent := os.LookupEnv("GOGC")
 	_, limit := os.LookupEnv("GOMEMLIMIT")
 	return !percent && !limit
@@ -79,15 +79,15 @@ func percentOf(live uint64, former int, interval, uptime time.Duration) int {
 	if live < smallHeap && uptime < startupTime {
 		return idlePercent
 	}
-	highest := max(largePercent, usualPercent*usualGarbage/max(live, usualGarbage))
+	highest := max(largeHeapPercent, defaultPercent*defaultGarbage/max(live, defaultGarbage))
 	ideal := float64(former) * float64(idleInterval) / float64(max(interval, time.Millisecond))
 	return int(min(float64(highest), max(idlePercent, ideal)))
 }
 
-// leastProcessors is the minimum GOMAXPROCS of a server, even on fewer cores. Go lets a goroutine compute for 10 ms
+// minProcessors is the minimum GOMAXPROCS of a server, even on fewer cores. Go lets a goroutine compute for 10 ms
 // before it runs another one, but the kernel runs a thread immediately when it wakes up. More threads are not
 // better, because more of them collect garbage, too.
-const leastProcessors = 4
+const minProcessors = 4
 
 // setProcessors sets GOMAXPROCS, if necessary, because Go adapts only the default to a changed quota.
 func setProcessors() {
@@ -106,5 +106,5 @@ func processorsOn(cores, used int) int {
 	if used < cores {
 		return used
 	}
-	return max(used, leastProcessors)
+	return max(used, minProcessors)
 }

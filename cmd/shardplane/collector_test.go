@@ -39,7 +39,7 @@ func TestPercentOf(t *testing.T) {
 
 // TestCollectorFollowsTheHeap checks that GOGC follows the live heap of a process that collects all the time.
 func TestCollectorFollowsTheHeap(t *testing.T) {
-	t.Cleanup(func() { debug.SetGCPercent(usualPercent) })
+	t.Cleanup(func() { debug.SetGCPercent(defaultPercent) })
 	c := newCollector()
 	c.started = c.started.Add(-startupTime)
 	c.watch()
@@ -51,11 +51,11 @@ func TestCollectorFollowsTheHeap(t *testing.T) {
 			return sample[0].Value.Uint64() == percent
 		}
 	}
-	require.Eventually(t, now(usualPercent), time.Minute, time.Millisecond)
+	require.Eventually(t, now(defaultPercent), time.Minute, time.Millisecond)
 	ballast := make([]byte, 600<<20) // of which no page is touched
-	require.Eventually(t, now(largePercent), time.Minute, time.Millisecond)
+	require.Eventually(t, now(largeHeapPercent), time.Minute, time.Millisecond)
 	runtime.KeepAlive(ballast)
-	require.Eventually(t, now(usualPercent), time.Minute, time.Millisecond)
+	require.Eventually(t, now(defaultPercent), time.Minute, time.Millisecond)
 }
 
 // TestCollectorRetainsConfiguration checks that GOGC or GOMEMLIMIT in the environment disables automatic changes of GOGC.
@@ -63,7 +63,7 @@ func TestCollectorRetainsConfiguration(t *testing.T) {
 	for _, name := range []string{"GOGC", "GOMEMLIMIT"} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, "")
-			require.False(t, collectorIsOurs())
+			require.False(t, managesGOGC())
 		})
 	}
 }

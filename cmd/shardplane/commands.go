@@ -18,8 +18,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/etcd"
 )
 
-// sameStop is the period in which signals count as one, because make and others signal a process and its group.
-const sameStop = 250 * time.Millisecond
+// signalInterval is the period in which signals count as one, because make and others signal a process and its group.
+const signalInterval = 250 * time.Millisecond
 
 // untilSignal returns a context that ends with the first stop signal, and a channel that the second one closes.
 func untilSignal(parent context.Context) (ctx context.Context, force <-chan struct{}, done func()) {
@@ -39,7 +39,7 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 			case first.IsZero():
 				first = time.Now()
 				cancel()
-			case time.Since(first) > sameStop:
+			case time.Since(first) > signalInterval:
 				close(forced)
 				return
 			}

@@ -285,7 +285,7 @@ func TestSignals(t *testing.T) {
 		default:
 			return false
 		}
-	}, deadline, sameStop/2, "a later signal must force")
+	}, deadline, signalInterval/2, "a later signal must force")
 }
 
 func TestRunUntilForced(t *testing.T) {

@@ -26,5 +26,5 @@ func TestSetProcessors(t *testing.T) {
 		require.Equal(t, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	})
 	setProcessors()
-	require.Equal(t, max(leastProcessors, runtime.NumCPU()), runtime.GOMAXPROCS(0))
+	require.Equal(t, max(minProcessors, runtime.NumCPU()), runtime.GOMAXPROCS(0))
 }
