@@ -180,7 +180,7 @@ func (m metrics) delete(shard string) {
 	m.used.Delete(map[string]string{"name": shard})
 }
 
-func setReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load) {
+func setReady(shard *corev1alpha1.Shard, observed health, load shardload.Load) {
 	switch {
 	case observed == unknown:
 	case observed == missing:
@@ -195,7 +195,7 @@ func setReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load) 
 }
 
 // setCachesReady sets the condition CachesReady from the report of the shard. A single shard needs no cache server.
-func setCachesReady(shard *corev1alpha1.Shard, observed verdict, load shardload.Load, single bool) {
+func setCachesReady(shard *corev1alpha1.Shard, observed health, load shardload.Load, single bool) {
 	var wrong, reasons []string
 	for _, name := range slices.Sorted(maps.Keys(load.Caches)) {
 		if reason := load.Caches[name]; reason != "" {
@@ -220,15 +220,15 @@ func setCachesReady(shard *corev1alpha1.Shard, observed verdict, load shardload.
 // The load is written if it has changed by a percentage, but at least by these amounts.
 const (
 	part       = 100
-	fewObjects = 100
-	fewBytes   = 16 << 20
+	minObjects = 100
+	minBytes   = 16 << 20
 )
 
 func differ(reported, now shardload.Load) bool {
 	moved := func(a, b shardload.Amount, few int64) bool {
 		return a.Limit != b.Limit || max(a.Used-b.Used, b.Used-a.Used) > max(few, a.Used/part)
 	}
-	return moved(reported.Workspaces, now.Workspaces, 0) || moved(reported.Objects, now.Objects, fewObjects) || moved(reported.Storage, now.Storage, fewBytes)
+	return moved(reported.Workspaces, now.Workspaces, 0) || moved(reported.Objects, now.Objects, minObjects) || moved(reported.Storage, now.Storage, minBytes)
 }
 
 // heartbeats contains the last heartbeat of each shard. Time is measured in heartbeats of the root shard.
@@ -250,15 +250,15 @@ func newHeartbeats(self string) *heartbeats {
 	return &heartbeats{self: self, by: map[string]lastHeartbeat{}}
 }
 
-type verdict int
+type health int
 
 const (
-	unknown verdict = iota // no heartbeat has been observed, and none is missing
+	unknown health = iota // no heartbeat has been observed, and none is missing
 	alive
 	missing
 )
 
-func (h *heartbeats) of(shard string) verdict {
+func (h *heartbeats) of(shard string) health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s, ok := h.by[shard]
