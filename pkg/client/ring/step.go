@@ -9,7 +9,7 @@ import (
 
 // next returns the next request for the server, or nil. busy are the slots with running work.
 func (m *machine) next(now time.Duration, busy slots) *request {
-	m.turn(now, busy)
+	m.updatePhase(now, busy)
 	r := m.wanted(now, busy)
 	if r != nil {
 		r.sent = now
@@ -18,8 +18,8 @@ func (m *machine) next(now time.Duration, busy slots) *request {
 	return r
 }
 
-// turn changes the phase if necessary.
-func (m *machine) turn(now time.Duration, busy slots) {
+// updatePhase changes the phase if necessary.
+func (m *machine) updatePhase(now time.Duration, busy slots) {
 	if m.phase == taking && m.draining && (now >= m.drainBy || m.valid && now >= m.until()) {
 		m.phase = leaving
 	}
