@@ -259,7 +259,7 @@ func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 	homes := map[logicalcluster.Name]int{}
 	most := home
 	for of, p := range i.providers {
-		if now.Sub(p.used) > restFor {
+		if now.Sub(p.used) > idleTimeout {
 			delete(i.providers, of)
 			continue
 		}

@@ -135,7 +135,7 @@ func TestSweep(t *testing.T) {
 		}
 		require.Same(t, quiet, get("quiet", 0), "a provider of a logical cluster with few providers was dropped")
 		require.LessOrEqual(t, len(i.keys), 2+maxProviders/10)
-		time.Sleep(restFor - time.Second) //nolint:forbidigo // in a bubble
+		time.Sleep(idleTimeout - time.Second) //nolint:forbidigo // in a bubble
 		require.Same(t, quiet, get("quiet", 0))
 		time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
 		get("new", 0)

@@ -21,11 +21,11 @@ import (
 
 const (
 	// maxProviders and maxProvidersEach limit the providers, in total and of one logical cluster. A provider that is
-	// unused for restFor is dropped.
+	// unused for idleTimeout is dropped.
 	//
 	//reference:none
 	maxProviders, maxProvidersEach = 1000, 64
-	restFor                        = 30 * time.Minute
+	idleTimeout                    = 30 * time.Minute
 	// maxRules limits the rules and extra attributes of an entry; the OIDC library limits the cost of each.
 	// maxExpressionBytes limits the expressions, which take 100 times as much memory.
 	//
