@@ -63,12 +63,12 @@ func newConnection(name string, source listerWatcher) connection {
 }
 
 type state struct {
-	mu      sync.Mutex
-	running bool
-	started time.Time
-	err     error
-	since   time.Time
-	broke   time.Time // when the last connection ended
+	mu             sync.Mutex
+	running        bool
+	started        time.Time
+	err            error
+	since          time.Time
+	disconnectedAt time.Time // when the last connection ended
 }
 
 // Name returns the informer's name.
@@ -146,12 +146,12 @@ func (c *connection) Disconnected() <-chan struct{} { return c.broken }
 func (c *connection) lastBreak() time.Time {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
-	return c.state.broke
+	return c.state.disconnectedAt
 }
 
 func (c *connection) disconnected() {
 	c.state.mu.Lock()
-	c.state.broke = time.Now()
+	c.state.disconnectedAt = time.Now()
 	c.state.mu.Unlock()
 	select {
 	case c.broken <- struct{}{}:

@@ -54,12 +54,12 @@ type guardedState interface {
 	Pause(f func())
 }
 
-type trust struct{}
+type acceptAll struct{}
 
-func (trust) BeforeList(context.Context, time.Time) error { return nil }
-func (trust) Version(metav1.Object) string                { return "" }
-func (trust) Put(Key, Object, string, string) bool        { return true }
-func (trust) Delete(Key, string, string) bool             { return true }
-func (trust) Missing(Key) bool                            { return true }
-func (trust) ListComplete()                               {}
-func (trust) Run(context.Context)                         {}
+func (acceptAll) BeforeList(context.Context, time.Time) error { return nil }
+func (acceptAll) Version(metav1.Object) string                { return "" }
+func (acceptAll) Put(Key, Object, string, string) bool        { return true }
+func (acceptAll) Delete(Key, string, string) bool             { return true }
+func (acceptAll) Missing(Key) bool                            { return true }
+func (acceptAll) ListComplete()                               {}
+func (acceptAll) Run(context.Context)                         {}

@@ -58,9 +58,9 @@ type Informer[T Object] struct {
 	guard    Guard
 	// rangeState is nil for informers without ranges.
 	rangeState *rangeState
-	// everywhere is set for all logical clusters, and unnamed after an object without a logical cluster.
-	everywhere bool
-	unnamed    atomic.Bool
+	// allClusters is set for all logical clusters, and unnamed after an object without a logical cluster.
+	allClusters bool
+	unnamed     atomic.Bool
 }
 
 // Guard returns the guard of the informer, which Factory.WithGuard has made.

@@ -27,14 +27,14 @@ func newInformer[T Object](scope Scope, gvr schema.GroupVersionResource, options
 	}
 	name := cmp.Or(options.Name, gvr.GroupResource().String()+"@"+scope.String())
 	i := &Informer[T]{
-		connection: newConnection(name, at),
-		sourceAt:   source,
-		gvr:        gvr,
-		sharded:    scope.factory.sharded,
-		everywhere: scope.segment == request.Wildcard,
-		options:    options,
-		store:      newStore(options.Indexers),
-		guard:      trust{},
+		connection:  newConnection(name, at),
+		sourceAt:    source,
+		gvr:         gvr,
+		sharded:     scope.factory.sharded,
+		allClusters: scope.segment == request.Wildcard,
+		options:     options,
+		store:       newStore(options.Indexers),
+		guard:       acceptAll{},
 	}
 	i.handlers = handlers[T]{informer: name, panics: &i.counts.panics, mu: &sync.Mutex{}, visible: i.present}
 	i.onSynced = i.deliveredInitial

@@ -53,7 +53,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	s.informer.counts.events.Add(1)
 	at, key := s.positionOf(obj), s.informer.KeyOf(obj)
 	// Reported for all objects, because without a logical cluster the hash may be wrong.
-	if key.Cluster == "" && s.informer.everywhere && !s.informer.unnamed.Swap(true) {
+	if key.Cluster == "" && s.informer.allClusters && !s.informer.unnamed.Swap(true) {
 		klog.FromContext(ctx).Error(errUnnamed, "Received an object without a logical cluster", "informer", s.informer.name, "object", key)
 	}
 	if !s.wants(ctx, at) {
