@@ -214,9 +214,9 @@ type objects[K comparable, T Object] struct {
 	several *several[K, T]
 }
 
-const few = 16
+const maxEntries = 16
 
-// several are two or more objects. Up to few are in a slice, because a map would take 50% more memory.
+// several are two or more objects. Up to maxEntries are in a slice, because a map would take 50% more memory.
 type several[K comparable, T Object] struct {
 	entries []keyed[K, T]
 	many    map[K]T
@@ -301,14 +301,14 @@ func (s *several[K, T]) set(key K, obj T) {
 	case at >= 0:
 		s.entries[at] = keyed[K, T]{key, obj}
 		return
-	case s.many == nil && n < few:
+	case s.many == nil && n < maxEntries:
 		if n == cap(s.entries) { // the spare capacity is small, because most logical clusters will not have more objects
-			s.entries = append(make([]keyed[K, T], 0, min(n+4, few)), s.entries...)
+			s.entries = append(make([]keyed[K, T], 0, min(n+4, maxEntries)), s.entries...)
 		}
 		s.entries = append(s.entries, keyed[K, T]{key, obj})
 		return
 	case s.many == nil:
-		s.many = make(map[K]T, few+1)
+		s.many = make(map[K]T, maxEntries+1)
 		for _, e := range s.entries {
 			s.many[e.key] = e.obj
 		}
