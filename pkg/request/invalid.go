@@ -38,7 +38,7 @@ func LimitErrors(errs field.ErrorList) field.ErrorList {
 	for i, err := range errs {
 		size += len(err.Field) + len(err.ErrorBody())
 		if i == MaxErrors || i > 0 && size > maxErrorBytes {
-			return withMore(errs, i)
+			return withOmitted(errs, i)
 		}
 		if size > maxErrorBytes {
 			first := *err
@@ -46,13 +46,13 @@ func LimitErrors(errs field.ErrorList) field.ErrorList {
 			if first.BadValue != nil {
 				first.BadValue = shortened(fmt.Sprint(err.BadValue))
 			}
-			return withMore(append(field.ErrorList{&first}, errs[1:]...), 1)
+			return withOmitted(append(field.ErrorList{&first}, errs[1:]...), 1)
 		}
 	}
 	return errs
 }
 
-func withMore(errs field.ErrorList, n int) field.ErrorList {
+func withOmitted(errs field.ErrorList, n int) field.ErrorList {
 	if n == len(errs) {
 		return errs
 	}
