@@ -107,7 +107,7 @@ func (c chainCase) check(t *testing.T, chain authorizer.Authorizer) {
 	switch c.cluster {
 	case "":
 	case nowhere:
-		ctx = request.WithScope(ctx, request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})
+		ctx = request.WithScope(ctx, request.Scope{UnresolvedPath: logicalcluster.NewPath("root:nowhere")})
 	case request.Wildcard:
 		ctx = request.WithWildcard(ctx)
 	default:

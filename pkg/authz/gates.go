@@ -118,7 +118,7 @@ func Privileged(groups ...string) authorizer.Authorizer {
 // OnProcess calls next for requests about the process, and has no opinion on a logical cluster, existing or not.
 func OnProcess(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if _, nowhere := request.NowhereFrom(ctx); nowhere {
+		if _, unresolved := request.UnresolvedPathFrom(ctx); unresolved {
 			return authorizer.DecisionNoOpinion, "", nil
 		}
 		return WithoutCluster(next).Authorize(ctx, a)
@@ -291,7 +291,7 @@ func WithImpersonationScope(next http.Handler, s runtime.NegotiatedSerializer) h
 		if r.Header.Get(authenticationv1.ImpersonateUserHeader) != "" {
 			// If the path does not exist, a scope that never matches is added too, so that all responses are the same.
 			name := clusterName(r.Context())
-			if _, nowhere := request.NowhereFrom(r.Context()); nowhere || name != "" {
+			if _, unresolved := request.UnresolvedPathFrom(r.Context()); unresolved || name != "" {
 				r.Header.Add(header, request.ScopeClusterPrefix+name.String())
 			}
 		}
@@ -343,8 +343,8 @@ func WithImpersonationGuard(next authorizer.Authorizer) authorizer.Authorizer {
 // restricts reports whether a scope can only remove permissions: WithImpersonationScope adds that of the logical
 // cluster, and all scopes must match. Otherwise, it would give the user the group of another logical cluster.
 func restricts(ctx context.Context, scope string) bool {
-	_, nowhere := request.NowhereFrom(ctx)
-	return (nowhere || clusterName(ctx) != "") && identity.WellFormed(scope)
+	_, unresolved := request.UnresolvedPathFrom(ctx)
+	return (unresolved || clusterName(ctx) != "") && identity.WellFormed(scope)
 }
 
 // reservedIdentity reports whether a user, group or extra attribute is one that logical clusters cannot

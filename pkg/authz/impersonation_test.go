@@ -80,7 +80,7 @@ func TestScopesOfOtherEndpoints(t *testing.T) {
 	}
 	require.Equal(t, authorizer.DecisionDeny, authorize(t.Context()))
 	require.Equal(t, authorizer.DecisionDeny, authorize(request.WithScope(t.Context(), request.Scope{Cluster: request.Cluster{Wildcard: true}})))
-	require.Equal(t, authorizer.DecisionAllow, authorize(request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})), "paths without a logical cluster must not differ")
+	require.Equal(t, authorizer.DecisionAllow, authorize(request.WithScope(t.Context(), request.Scope{UnresolvedPath: logicalcluster.NewPath("root:nowhere")})), "paths without a logical cluster must not differ")
 }
 
 // TestImpersonationGuardDoesNotDisclose checks that users without access get the usual reason, and not one
@@ -112,7 +112,7 @@ func TestImpersonationScope(t *testing.T) {
 	require.Empty(t, got)
 	serve(ctx, http.Header{"Impersonate-User": {"x"}})
 	require.Equal(t, []string{"cluster:here"}, got)
-	nowhere := request.WithScope(t.Context(), request.Scope{Nowhere: logicalcluster.NewPath("root:nowhere")})
+	nowhere := request.WithScope(t.Context(), request.Scope{UnresolvedPath: logicalcluster.NewPath("root:nowhere")})
 	serve(nowhere, http.Header{"Impersonate-User": {"x"}})
 	require.Equal(t, []string{"cluster:"}, got)
 	serve(ctx, http.Header{"Impersonate-User": {"x"}, http.CanonicalHeaderKey(header): {"cluster:there"}})

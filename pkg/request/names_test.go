@@ -95,7 +95,7 @@ func TestClusterInContext(t *testing.T) {
 
 // TestScopeOfOtherCluster checks that a context for another logical cluster keeps only the shard of the scope.
 func TestScopeOfOtherCluster(t *testing.T) {
-	ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: "s1"}, Nowhere: logicalcluster.NewPath("root:lost")})
+	ctx := request.WithScope(t.Context(), request.Scope{Shard: request.Shard{Name: "s1"}, UnresolvedPath: logicalcluster.NewPath("root:lost")})
 	ctx = request.WithClusterName(ctx, "a")
 	ctx = request.WithShardSelector(ctx, sharding.Everything())
 	require.NotNil(t, request.ShardSelectorFrom(ctx))

@@ -26,8 +26,8 @@ type Scope struct {
 	// Shard is only set at a cache server.
 	Shard   Shard
 	Cluster Cluster
-	// Nowhere is set instead of Cluster if the path of the request cannot be resolved.
-	Nowhere logicalcluster.Path
+	// UnresolvedPath is set instead of Cluster if the path of the request cannot be resolved.
+	UnresolvedPath logicalcluster.Path
 	// VirtualWorkspace is set for requests to other logical clusters through a virtual workspace. Cluster is then
 	// the one that grants access, authorizes the request and is charged for it.
 	VirtualWorkspace *VirtualWorkspace
@@ -111,9 +111,9 @@ func ClusterNameFrom(ctx context.Context) (logicalcluster.Name, error) {
 	}
 }
 
-// NowhereFrom returns the path of ctx that cannot be resolved, if any.
-func NowhereFrom(ctx context.Context) (logicalcluster.Path, bool) {
-	path := scopeFrom(ctx).Nowhere
+// UnresolvedPathFrom returns the path of ctx that cannot be resolved, if any.
+func UnresolvedPathFrom(ctx context.Context) (logicalcluster.Path, bool) {
+	path := scopeFrom(ctx).UnresolvedPath
 	return path, !path.Empty()
 }
 

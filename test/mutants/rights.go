@@ -268,7 +268,7 @@ var rights = []Mutant{
 		Name: "impersonated-scope", Rule: "a scope can be impersonated only if the server adds another one that must match",
 		Edits: []Edit{{
 			File:   "pkg/authz/gates.go",
-			Before: `(nowhere || clusterName(ctx) != "") && `,
+			Before: `(unresolved || clusterName(ctx) != "") && `,
 			After:  `(nowhere || true) && `,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestScopesOfOtherEndpoints",

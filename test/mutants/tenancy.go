@@ -126,7 +126,7 @@ func (s Scopes) check(`,
 			File: "pkg/serving/scope.go",
 			Before: `		if err != nil {
 			if _, later := apierrors.SuggestsClientDelay(err); !later {`,
-			After: `		if err == nil && !scope.Nowhere.Empty() {
+			After: `		if err == nil && !scope.UnresolvedPath.Empty() {
 			err = scope.Refusal
 		}
 		if err != nil {
