@@ -331,7 +331,7 @@ type cachedTable struct {
 
 // Ensure implements cachedresource.Table. Only selected objects are replicated, unless an export has the identity.
 func (t cachedTable) Ensure(resource schema.GroupVersionResource) error {
-	return t.Have(replication.Resource{
+	return t.Table.Ensure(replication.Resource{
 		GroupVersionResource: resource,
 		Filter:               func(obj metav1.Object) bool { return t.of.Selects(resource.GroupResource(), obj) },
 	})

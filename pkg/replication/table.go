@@ -133,8 +133,8 @@ func (t *Table) Add(r Resource) error {
 	}
 }
 
-// Have adds a resource unless the table contains it.
-func (t *Table) Have(r Resource) error {
+// Ensure adds a resource unless the table contains it.
+func (t *Table) Ensure(r Resource) error {
 	t.mu.Lock()
 	l := t.lines[r.GroupResource()]
 	t.mu.Unlock()
