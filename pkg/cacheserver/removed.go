@@ -108,7 +108,7 @@ func (r *removedShards) since(ctx context.Context, shard string) (time.Time, boo
 	if !recorded {
 		return time.Time{}, false, nil
 	}
-	there, err := r.notes.There(ctx, shardKey(shard))
+	there, err := r.notes.Exists(ctx, shardKey(shard))
 	return at, err == nil && !there, err
 }
 

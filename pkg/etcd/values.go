@@ -71,8 +71,8 @@ func (n *Notes) Delete(ctx context.Context, name, value, key string) error {
 	return err
 }
 
-// There reports whether an object with the key exists.
-func (n *Notes) There(ctx context.Context, key string) (bool, error) {
+// Exists reports whether an object with the key exists.
+func (n *Notes) Exists(ctx context.Context, key string) (bool, error) {
 	resp, err := n.get(ctx, n.prefix+key, clientv3.WithCountOnly())
 	return err == nil && resp.Count > 0, err
 }
