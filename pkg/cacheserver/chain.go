@@ -42,12 +42,12 @@ type parts struct {
 // chain returns the filters in front of the handlers. Watches end when longRunning is done.
 func (p *parts) chain(c *genericapiserver.Config, longRunning context.Context) serving.Chain { //nolint:revive // the context is not that of a call
 	return slices.Concat(
-		serving.Arrival(c),
+		serving.EarlyFilters(c),
 		serving.Chain{
 			serving.NewFilter("scope", "moves /services/cache/shards/<name>/clusters/<name> to the context; 400", scopes.Find),
 			serving.AuditScope(c, nil),
 		},
-		serving.Reception(c),
+		serving.AuthenticationFilters(c),
 		serving.Chain{serving.Connections(nil, serving.TooMany(c))},
 		serving.Decision(c),
 		serving.Chain{

@@ -76,7 +76,7 @@ func (s *testShard) start(t testing.TB) {
 	c.Authorization.Authorizer = authz.Privileged(user.SystemPrivilegedGroup)
 	longRunning, endLongRunning := context.WithCancel(context.WithoutCancel(t.Context()))
 	serving.SetChain(c, func(c *genericapiserver.Config) serving.Chain {
-		return slices.Concat(serving.Arrival(c), serving.Chain{{Wrap: scopes.Find}}, serving.Reception(c), serving.Decision(c), serving.Chain{
+		return slices.Concat(serving.EarlyFilters(c), serving.Chain{{Wrap: scopes.Find}}, serving.AuthenticationFilters(c), serving.Decision(c), serving.Chain{
 			serving.LongRunningStop(longRunning, c), {Wrap: scopes.Rules}, {Wrap: resources.Wrap},
 		})
 	})

@@ -61,8 +61,8 @@ func Connections(forwarded func(*http.Request) bool, refuse ledger.Refuse) Filte
 	}}
 }
 
-// Arrival are the filters that need no information about the request.
-func Arrival(c *genericapiserver.Config) Chain {
+// EarlyFilters are the filters that need no information about the request.
+func EarlyFilters(c *genericapiserver.Config) Chain {
 	return Chain{
 		LongPaths(),
 		ResponseGuard(),
@@ -74,9 +74,9 @@ func Arrival(c *genericapiserver.Config) Chain {
 	}
 }
 
-// Reception are kube-apiserver's filters up to authentication and audit. They must come after the
+// AuthenticationFilters are kube-apiserver's filters up to authentication and audit. They must come after the
 // filters that determine the scope, because metrics of panics are also by resource.
-func Reception(c *genericapiserver.Config) Chain {
+func AuthenticationFilters(c *genericapiserver.Config) Chain {
 	return Chain{
 		{"panic recovery", "returns 500 for requests that panic", func(next http.Handler) http.Handler {
 			return genericfilters.WithPanicRecovery(next, c.RequestInfoResolver)

@@ -142,7 +142,7 @@ func TestResponsesAtTheDeadline(t *testing.T) {
 		<-r.Context().Done()
 		_, _ = io.WriteString(w, "too late")
 	})
-	for _, filter := range slices.Backward(serving.Reception(c)) {
+	for _, filter := range slices.Backward(serving.AuthenticationFilters(c)) {
 		if slices.Contains([]string{"request info", "deadline", "timeout"}, filter.Name) {
 			handler = filter.Wrap(handler)
 		}

@@ -1,7 +1,7 @@
 // Package serving contains the common parts of the servers that store objects: options of the secure listener,
 // the configuration of the generic API server, and filters of the handler chains.
 //
-//	Chain = Arrival + scope filters + Reception + WithAccessHeader + Decision + limits and rules
+//	Chain = EarlyFilters + scope filters + AuthenticationFilters + WithAccessHeader + Decision + limits and rules
 //
 // Each server assembles its chain from these parts; docs/chains.md lists them. Scopes moves the scope from the URL
 // into the context, so that all other filters see a plain Kubernetes path.

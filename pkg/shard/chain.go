@@ -39,7 +39,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	throttle, watched := serving.Watchdog(c, s.metrics)
 	waiter := newWorkspaceWaiter(s.requestAccess)
 	return slices.Concat(
-		serving.Arrival(c),
+		serving.EarlyFilters(c),
 		serving.Chain{
 			serving.NewFilter("token's cluster", "uses the logical cluster of a service account token if the URL contains none", authn.WithTokenCluster),
 			serving.NewFilter("scope", "moves /clusters/<name> from the URL to the context; 400, or 503 during startup", scopes.Find),
@@ -51,7 +51,7 @@ func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 				return authz.WithImpersonationScope(next, registry.Codecs)
 			}),
 		},
-		serving.Reception(c),
+		serving.AuthenticationFilters(c),
 		serving.Chain{
 			serving.Connections(s.authentication.Forwarded, serving.TooMany(c)),
 			serving.NewFilter("process paths", "rejects paths of the process below a logical cluster; 501", scopes.AboutProcess),
