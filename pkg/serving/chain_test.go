@@ -94,7 +94,7 @@ func TestChainOrder(t *testing.T) {
 			})
 		})
 	}
-	chain := serving.Chain{filter("a"), {Name: "off", Does: "nothing"}, filter("b")}
+	chain := serving.Chain{filter("a"), {Name: "off", Description: "nothing"}, filter("b")}
 	chain.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { passed = append(passed, "served") })).
 		ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
 	require.Equal(t, []string{"a", "b", "served"}, passed)

@@ -25,15 +25,15 @@ import (
 
 // Filter is one filter of a handler chain.
 type Filter struct {
-	// Name and Does are for the documentation.
-	Name, Does string
+	// Name and Description are for the documentation.
+	Name, Description string
 	// Wrap returns the filter around next. It is nil if the filter is disabled.
 	Wrap func(next http.Handler) http.Handler
 }
 
 // NewFilter returns an enabled filter.
-func NewFilter(name, does string, wrap func(next http.Handler) http.Handler) Filter {
-	return Filter{Name: name, Does: does, Wrap: wrap}
+func NewFilter(name, description string, wrap func(next http.Handler) http.Handler) Filter {
+	return Filter{Name: name, Description: description, Wrap: wrap}
 }
 
 // Chain contains the filters between the listener and the API of a server, in the order of requests.
@@ -53,7 +53,7 @@ func (c Chain) Handler(handler http.Handler) http.Handler {
 func (c Chain) String() string {
 	var b strings.Builder
 	for _, filter := range c {
-		fmt.Fprintf(&b, "%-22s%s\n", filter.Name, filter.Does)
+		fmt.Fprintf(&b, "%-22s%s\n", filter.Name, filter.Description)
 	}
 	return b.String()
 }

@@ -106,7 +106,7 @@ func (s Scopes) scopeOf(l request.Location) (request.Scope, error) {
 			scope.Cluster.Name, known = s.Resolve(l.Path)
 		}
 		if !known {
-			scope.Cluster.Name, scope.Nowhere = "", l.Path
+			scope.Cluster.Name, scope.UnresolvedPath = "", l.Path
 			scope.Refusal = s.nowhere(l.Path)
 		}
 	}
