@@ -166,8 +166,8 @@ func (b *body) take(n int64) error {
 	return nil
 }
 
-// give releases the memory. The caller holds the lock.
-func (b *body) give() {
+// release releases the memory. The caller holds the lock.
+func (b *body) release() {
 	if b.taken == 0 {
 		return
 	}
@@ -204,7 +204,7 @@ func (b *body) Read(p []byte) (int, error) {
 	n := copy(p, b.rest)
 	b.rest = b.rest[n:]
 	if len(b.rest) == 0 {
-		b.give()
+		b.release()
 		return n, io.EOF
 	}
 	return n, nil
@@ -213,7 +213,7 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.give()
+	b.release()
 	return nil
 }
 
@@ -222,8 +222,8 @@ var ErrSlow = fmt.Errorf("the request body did not arrive in time: it must arriv
 
 const (
 	rateWindow = 10 * time.Second
-	// lingering is how long the server reads the rest of an unused body before it closes the connection.
-	lingering = 5 * time.Second
+	// discardTimeout is how long the server reads the rest of an unused body before it closes the connection.
+	discardTimeout = 5 * time.Second
 )
 
 // guard is a request body with a read deadline.
@@ -365,6 +365,6 @@ func (g *guard) leave(w http.ResponseWriter, r *http.Request) {
 	whole := g.ended && !g.slow
 	g.end()
 	if !whole && r.ProtoMajor == 1 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(lingering))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(discardTimeout))
 	}
 }
