@@ -41,9 +41,9 @@ type guard struct {
 	mu    sync.Mutex
 	timer *time.Timer
 	// perWrite is set if each write is limited instead of the response. since is the start of the current write.
-	// armed is set while the timer runs.
-	perWrite, armed bool
-	since           time.Time
+	// timerRunning is set while the timer runs.
+	perWrite, timerRunning bool
+	since                  time.Time
 }
 
 type guardKey struct{}
@@ -51,7 +51,7 @@ type guardKey struct{}
 // WithGuard returns the filter that ends slow responses. It must come before filters that wrap the ResponseWriter.
 func WithGuard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g := &guard{control: http.NewResponseController(w), armed: true}
+		g := &guard{control: http.NewResponseController(w), timerRunning: true}
 		g.timer = time.AfterFunc(longest, g.check)
 		defer g.leave(r)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), guardKey{}, g)))
@@ -63,7 +63,7 @@ func (g *guard) check() {
 	defer g.mu.Unlock()
 	if g.perWrite {
 		if g.since.IsZero() {
-			g.armed = false
+			g.timerRunning = false
 			return
 		}
 		if remaining := stalled - time.Since(g.since); remaining > 0 {
@@ -71,10 +71,10 @@ func (g *guard) check() {
 			return
 		}
 	}
-	g.giveUp()
+	g.expire()
 }
 
-func (g *guard) giveUp() { _ = g.control.SetWriteDeadline(time.Unix(1, 0)) }
+func (g *guard) expire() { _ = g.control.SetWriteDeadline(time.Unix(1, 0)) }
 
 func (g *guard) lasts() bool {
 	g.mu.Lock()
@@ -117,8 +117,8 @@ func (g *guard) begin(int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.since = time.Now()
-	if !g.armed {
-		g.armed = true
+	if !g.timerRunning {
+		g.timerRunning = true
 		g.timer.Reset(stalled)
 	}
 }
@@ -177,7 +177,7 @@ func newUnread(bounds ledger.Bounds) *unread {
 func (u *unread) pause(ctx context.Context, g *guard, bytes int) (resume func()) {
 	give, err := u.bytes.TakeFor(ctx, min(int64(bytes), u.most))
 	if err != nil {
-		g.giveUp()
+		g.expire()
 		return func() {}
 	}
 	resumeSeat := request.Pause(ctx)
