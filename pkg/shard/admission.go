@@ -186,7 +186,7 @@ func (s *installation) workspaceTypes() workspacetype.Config {
 	types := s.informers.Types()
 	return workspacetype.Config{
 		May:      s.mayUseType,
-		WouldSee: s.wouldSee,
+		WouldSee: s.mayReadTypes,
 		Timeout:  typeTimeout,
 		Types: func(ctx context.Context, parent logicalcluster.Name, ws *tenancyv1alpha1.Workspace) (tenancy.Family, error) {
 			lc, err := s.local.find(ctx, parent)
@@ -220,9 +220,9 @@ func (s *installation) mayUseType(ctx context.Context, u user.Info, verb string,
 	return may, err
 }
 
-// wouldSee reports whether u may read types of this name in all logical clusters in which they would be searched. As in
-// Opens, other shards receive no review.
-func (s *installation) wouldSee(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
+// mayReadTypes reports whether u may read types of this name in all logical clusters in which they would be searched.
+// As in Opens, other shards receive no review.
+func (s *installation) mayReadTypes(ctx context.Context, u user.Info, parent logicalcluster.Name, ref tenancyv1alpha1.WorkspaceTypeReference) bool {
 	path, up := logicalcluster.NewPath(ref.Path), false
 	if ref.Path == "" {
 		canonical, ok := s.local.pathOf(parent)

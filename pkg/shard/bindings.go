@@ -164,7 +164,7 @@ func (s *installation) bindsSystem(cluster logicalcluster.Name) bool {
 	return lc != nil && lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound && lc.DeletionTimestamp == nil && s.readsRoot() && !request.IsSystem(cluster)
 }
 
-// keepsSystem reports whether a logical cluster has a resource of the system regardless of bindings.
-func (s *installation) keepsSystem(cluster logicalcluster.Name, resource schema.GroupResource) bool {
+// hasSystemResource reports whether a logical cluster has a resource of the system regardless of bindings.
+func (s *installation) hasSystemResource(cluster logicalcluster.Name, resource schema.GroupResource) bool {
 	return config.RootExportOf(resource) != "" && !s.bindsSystem(cluster)
 }

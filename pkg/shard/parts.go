@@ -66,7 +66,7 @@ func (s *Server) addParts() error {
 		},
 		Definitions:  s.customResources.Definitions(),
 		Bindings:     s.bindings.Informer(),
-		APIs:         boundAPIs{s.bindings, s.customResources, s.keepsSystem},
+		APIs:         boundAPIs{s.bindings, s.customResources, s.hasSystemResource},
 		BindsSystem:  s.readsRoot(),
 		HomeCreators: s.options.Homes.CreatorGroups,
 		Bootstrapped: func() { s.bootstrapped.Store(true) },
