@@ -144,7 +144,7 @@ func renderShards(shards []corev1alpha1.Shard, root *node) []byte {
 		l := cmp.Or(of[shard.Name], &load{})
 		reported := "<unknown>"
 		if load, known := shardload.OfShard(shard); known {
-			reported = strings.Join(load.Words(), ", ")
+			reported = strings.Join(load.Descriptions(), ", ")
 		}
 		_, _ = plaintext.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\n", shard.Name, healthOf(shard, l), len(l.tenants), l.workspaces, l.waiting, reported, shard.Labels["region"], shard.Spec.BaseURL)
 		delete(of, shard.Name)

@@ -116,8 +116,8 @@ func (p part) text(amount int64) string {
 	return resource.NewQuantity((amount+mebibyte-1)/mebibyte*mebibyte, resource.BinarySI).String()
 }
 
-// Words returns the usages with their limits, such as "3/100 workspaces".
-func (l Load) Words() []string {
+// Descriptions returns the usages with their limits, such as "3/100 workspaces".
+func (l Load) Descriptions() []string {
 	all := make([]string, 0, 3)
 	for _, p := range l.parts() {
 		text := p.text(p.Used)

@@ -27,7 +27,7 @@ func TestOnShard(t *testing.T) {
 	require.Equal(t, map[string]string{"others": "stay", WorkspacesAnnotation: "3", ObjectsAnnotation: "12345", StorageAnnotation: "5Mi"}, shard.Annotations)
 	require.Equal(t, "1500", shard.Status.Capacity.Name("workspaces", "").String())
 	require.Equal(t, "8Gi", shard.Status.Capacity.Storage().String())
-	require.Equal(t, []string{"3/1500 workspaces", "12345 objects", "5Mi/8Gi storage"}, got.Words())
+	require.Equal(t, []string{"3/1500 workspaces", "12345 objects", "5Mi/8Gi storage"}, got.Descriptions())
 
 	Load{Storage: Amount{Used: 1}}.SetOnShard(shard)
 	got, _ = OfShard(shard)
