@@ -157,7 +157,7 @@ func (x *Replicas) followLocked(ctx context.Context, of source) *follower {
 	}
 	f.board = board.NewBoard(func() error {
 		if !informer.HasSynced() {
-			return notYet(of.resource.GroupResource(), cmp.Or(informer.LastError(), errNotYet))
+			return retryLater(of.resource.GroupResource(), cmp.Or(informer.LastError(), errJustRequested))
 		}
 		return nil
 	})
@@ -194,9 +194,9 @@ func (x *Replicas) run(ctx context.Context, informer client.Runner, saved snapsh
 	running.Wait()
 }
 
-var errNotYet = errors.New("they have just been requested")
+var errJustRequested = errors.New("they have just been requested")
 
-func notYet(resource schema.GroupResource, why error) error {
+func retryLater(resource schema.GroupResource, why error) error {
 	err := request.Unavailable(fmt.Sprintf("the replicas of %s have not been read from the cache server yet, try again: %v", resource, why))
 	err.ErrStatus.Details.Group, err.ErrStatus.Details.Kind = resource.Group, resource.Resource
 	return err
@@ -268,14 +268,14 @@ func (x *Replicas) followerOf(of source, as offering) (*follower, error) {
 	case x.config.Cache == nil:
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("%s cannot be served: this installation has no cache server", as.resource)) //nolint:forbidigo // until it is configured
 	case x.running == nil:
-		return nil, notYet(as.resource, errNotYet)
+		return nil, retryLater(as.resource, errJustRequested)
 	default:
 		x.enqueue() // if there are consumers, the limit does not apply
 		if err := x.checkLimitLocked(of.cluster, as.resource); err != nil {
 			return nil, err
 		}
 		if f = x.followLocked(x.running, of); f == nil {
-			return nil, notYet(as.resource, errNotYet)
+			return nil, retryLater(as.resource, errJustRequested)
 		}
 	}
 	if !f.consumed {
