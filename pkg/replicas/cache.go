@@ -79,8 +79,8 @@ func (c *Cache) checkpoints() map[string]Checkpoint {
 	return maps.Clone(c.known)
 }
 
-// naming returns the shards whose checkpoints contain a resource.
-func (c *Cache) naming(resource string) []string {
+// shardsWith returns the shards whose checkpoints contain a resource.
+func (c *Cache) shardsWith(resource string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var shards []string

@@ -50,7 +50,7 @@ type copyOf[T client.Object] struct {
 // compareCopies orders copies, of one object or of several, by preference.
 func compareCopies[T client.Object](a, b copyOf[T]) int {
 	return cmp.Or(
-		trueFirst(a.own, b.own),
+		compareBools(a.own, b.own),
 		cmp.Compare(b.state, a.state),
 		ComparePreferred(a.obj, b.obj),
 		cmp.Compare(a.shard, b.shard),
@@ -61,12 +61,12 @@ func compareCopies[T client.Object](a, b copyOf[T]) int {
 // ComparePreferred orders objects of which one is valid: those that are not being deleted first, then the youngest.
 func ComparePreferred(a, b metav1.Object) int {
 	return cmp.Or(
-		trueFirst(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
+		compareBools(a.GetDeletionTimestamp() == nil, b.GetDeletionTimestamp() == nil),
 		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
 	)
 }
 
-func trueFirst(a, b bool) int {
+func compareBools(a, b bool) int {
 	switch {
 	case a == b:
 		return 0

@@ -142,7 +142,7 @@ func (d *federation) agrees(t *testing.T) {
 		has := func(obj *corev1.ConfigMap) bool { return obj.Data["content"] == fmt.Sprint(i) }
 		require.ElementsMatch(t, keysAndContents(objects, has), keysAndContents(found, all))
 		require.True(t, slices.IsSortedFunc(found, func(a, b *corev1.ConfigMap) int {
-			return trueFirst(a.Annotations[request.ShardAnnotation] == "", b.Annotations[request.ShardAnnotation] == "")
+			return compareBools(a.Annotations[request.ShardAnnotation] == "", b.Annotations[request.ShardAnnotation] == "")
 		}), "own objects must come first")
 	}
 }

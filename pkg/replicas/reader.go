@@ -158,7 +158,7 @@ func (r *reader) Put(key client.Key, obj client.Object, served, version string) 
 	}
 	delete(r.outdated, key)
 	r.observe(key.Shard, version)
-	return version != "" || !r.keepsSilent(key, obj)
+	return version != "" || !r.replaceSilently(key, obj)
 }
 
 func (r *reader) Delete(key client.Key, served, version string) bool {
@@ -193,13 +193,14 @@ func (r *reader) ListComplete() {
 
 // restored is called after the restore of objects that were saved after the known checkpoints.
 func (r *reader) restored() {
-	for _, shard := range r.cache.naming(r.resource) {
+	for _, shard := range r.cache.shardsWith(r.resource) {
 		r.coverage.add(shard)
 	}
 }
 
-// keepsSilent stores an object without notifying handlers if it differs only in fields that the cache server assigns.
-func (r *reader) keepsSilent(key client.Key, obj client.Object) bool {
+// replaceSilently stores an object without notifying handlers if it differs only in fields that the cache server
+// assigns.
+func (r *reader) replaceSilently(key client.Key, obj client.Object) bool {
 	old, ok := r.informer.Get(key)
 	if !ok || !equality.Semantic.DeepEqual(bare(old), bare(obj)) {
 		return false

@@ -46,7 +46,7 @@ func (r *reader) Run(ctx context.Context) {
 
 // unresolved returns the shards for which the cache may have caught up, or which are not covered.
 func (r *reader) unresolved() (shards []string, round int) {
-	named := r.cache.naming(r.resource)
+	named := r.cache.shardsWith(r.resource)
 	r.informer.Pause(func() {
 		if !r.informer.Current() {
 			return
