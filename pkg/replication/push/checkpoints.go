@@ -150,7 +150,7 @@ func (m *checkpointWriter) next() *replicationcheckpoints.ReplicationCheckpoint 
 	if m.upstream == nil { // relay sets the epoch of the shard otherwise
 		older := restoredFromOlder(before, next.Resources)
 		if next.Epoch = m.epochs.next(found, older); next.Epoch == found && !older {
-			m.carry(before, next.Resources)
+			m.copyMissing(before, next.Resources)
 		}
 	}
 	m.mu.Lock()
@@ -197,9 +197,9 @@ func (m *checkpointWriter) relay(next *replicationcheckpoints.ReplicationCheckpo
 	return next, nil
 }
 
-// carry copies the checkpoints of resources from an earlier process that this one has no checkpoint for yet. Their
-// versions are still valid, and show if the shard was restored from an older backup.
-func (m *checkpointWriter) carry(before, now map[string]replicationcheckpoints.Extent) {
+// copyMissing copies the checkpoints of resources from an earlier process that this one has no checkpoint for yet.
+// Their versions are still valid, and show if the shard was restored from an older backup.
+func (m *checkpointWriter) copyMissing(before, now map[string]replicationcheckpoints.Extent) {
 	lines, _ := m.config.Table.Lines()
 	for resource, l := range lines {
 		name := resource.String()
@@ -265,10 +265,10 @@ func newEpochAfter(before string) string {
 		return next.String()
 	}
 	// The first 48 bits are milliseconds.
-	for i, carry := 5, uint16(1); i >= 0; i-- {
-		carry += uint16(last[i])
-		next[i] = byte(carry)
-		carry >>= 8
+	for i, copyMissing := 5, uint16(1); i >= 0; i-- {
+		copyMissing += uint16(last[i])
+		next[i] = byte(copyMissing)
+		copyMissing >>= 8
 	}
 	return next.String()
 }

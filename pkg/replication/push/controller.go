@@ -244,7 +244,7 @@ func (m *mirror) session(ctx context.Context) error {
 		if s.origin, err = m.source.await(ctx); err != nil {
 			return err
 		}
-		s.regional, s.losing = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.regional, s.checkRequested = digest.NewTable[struct{}](), make(chan struct{}, 1)
 		s.setUnconfirmed() // until the checkpoint of the shard is read
 	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {

@@ -50,11 +50,11 @@ type session struct {
 
 	// origin is the checkpoint of the shard when the session of a relay started, and regional are the replicas that are
 	// not relayed. lost counts the events after which the source cache server may have other data. found counts the
-	// events that have been checked. losing requests a check.
-	origin      *replicationcheckpoints.ReplicationCheckpoint
-	regional    *digest.Table[struct{}]
-	lost, found atomic.Int64
-	losing      chan struct{}
+	// events that have been checked. checkRequested requests a check.
+	origin         *replicationcheckpoints.ReplicationCheckpoint
+	regional       *digest.Table[struct{}]
+	lost, found    atomic.Int64
+	checkRequested chan struct{}
 }
 
 // feed connects the queue of the controller and adds the pending keys.
@@ -206,7 +206,7 @@ func (s *session) unconfirmed() bool { return s.source != nil && s.lost.Load() !
 
 func (s *session) setUnconfirmed() {
 	s.lost.Add(1)
-	signal(s.losing)
+	signal(s.checkRequested)
 }
 
 // checkOrigin checks the data of the cache server after each disconnection, and ends the session if it is other data.
@@ -215,7 +215,7 @@ func (s *session) checkOrigin(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.losing:
+		case <-s.checkRequested:
 		case <-s.local.Disconnected():
 			s.lost.Add(1)
 		}
@@ -240,12 +240,12 @@ func (s *session) endWithOtherData() {
 func (s *session) observeCheckpoint(cp *replicationcheckpoints.ReplicationCheckpoint, restoredFromOlder bool) {
 	switch {
 	case restoredFromOlder || !sameEpoch(cp, s.origin):
-		s.source.raise(cp)
+		s.source.updateHighest(cp)
 		s.endWithOtherData()
 	case s.source.checkComplete(cp) != nil:
 		s.setUnconfirmed()
 	default:
-		s.source.raise(cp)
+		s.source.updateHighest(cp)
 	}
 }
 

@@ -130,18 +130,18 @@ type source struct {
 	withoutCheckpoint bool
 
 	mu sync.Mutex
-	// high is the highest known version of the shard's objects.
-	high position
+	// highest is the highest known version of the shard's objects.
+	highest position
 }
 
-func (t *source) raise(cp *replicationcheckpoints.ReplicationCheckpoint) {
+func (t *source) updateHighest(cp *replicationcheckpoints.ReplicationCheckpoint) {
 	if cp == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at := positionOf(cp, t.resource); t.high.before(at) {
-		t.high = at
+	if at := positionOf(cp, t.resource); t.highest.before(at) {
+		t.highest = at
 	}
 }
 
@@ -156,8 +156,8 @@ func (t *source) checkComplete(cp *replicationcheckpoints.ReplicationCheckpoint)
 	switch at := positionOf(cp, t.resource); {
 	case at.version == "":
 		return fmt.Errorf("%w: its checkpoint does not contain %s", errSourceIncomplete, t.resource)
-	case at.before(t.high):
-		return fmt.Errorf("%w: %s are complete only up to version %s, but were complete up to %s", errSourceIncomplete, t.resource, at.version, t.high.version)
+	case at.before(t.highest):
+		return fmt.Errorf("%w: %s are complete only up to version %s, but were complete up to %s", errSourceIncomplete, t.resource, at.version, t.highest.version)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (t *source) fetch(ctx context.Context) (*replicationcheckpoints.Replication
 	if err := t.checkComplete(cp); err != nil {
 		return nil, err
 	}
-	t.raise(cp)
+	t.updateHighest(cp)
 	return cp, nil
 }
 
@@ -183,7 +183,7 @@ func (t *source) await(ctx context.Context) (*replicationcheckpoints.Replication
 	for delay := minReadInterval; ; delay = min(2*delay, maxReadInterval) {
 		here, err := readCheckpoint(ctx, t.here)
 		if err == nil {
-			t.raise(here)
+			t.updateHighest(here)
 			var cp *replicationcheckpoints.ReplicationCheckpoint
 			if cp, err = t.fetch(ctx); err == nil {
 				return cp, nil

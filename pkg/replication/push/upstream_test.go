@@ -78,10 +78,10 @@ func TestRemovedOnRelaySource(t *testing.T) {
 					shared: &shared{config: Config{Local: from}}, resource: of,
 					source: &source{upstream: &upstream{shard: "amber", client: checkpointClientOf(from)}, resource: of.GroupResource().String(), withoutCheckpoint: c.withoutCheckpoint},
 				},
-				origin: origin, losing: make(chan struct{}, 1), end: func(err error) { ended = err },
+				origin: origin, checkRequested: make(chan struct{}, 1), end: func(err error) { ended = err },
 			}
 			s.source.observe(observed)
-			s.source.raise(observed)
+			s.source.updateHighest(observed)
 			if c.disconnected {
 				s.setUnconfirmed()
 			}
