@@ -95,7 +95,7 @@ func NewWorkspaceController(config Config) *reconcile.Controller[client.Key] {
 			owned, _ := clusters.ByIndex(OwnerIndex, key.String()) // fails only if the index does not exist
 			return owned
 		},
-		here: s.local, orphans: newOrphans(config.Metrics),
+		localClusters: s.local, orphans: newOrphans(config.Metrics),
 		exists: func(ctx context.Context, key client.Key, uid types.UID) (bool, error) {
 			ws, err := live(ctx, config.Local, key)
 			return ws != nil && ws.UID == uid, err
@@ -108,7 +108,7 @@ func NewWorkspaceController(config Config) *reconcile.Controller[client.Key] {
 			reconcile.Keys(config.Workspaces),
 			reconcile.FromInformer(config.LogicalClusters, ownersOf),
 			s.watch,
-			reconcile.FromChanges(config.Shards, r.mayFit, func() []client.Key { return unfinished(workspaces.List(nil)) }),
+			reconcile.FromChanges(config.Shards, r.mayAcceptRejected, func() []client.Key { return unfinished(workspaces.List(nil)) }),
 			reconcile.FromInformer(config.WorkspaceTypes, func(wt *tenancyv1alpha1.WorkspaceType) []client.Key {
 				return r.waits.Of(tenancy.TypeIDs(clusters, wt)...)
 			}),
@@ -116,8 +116,8 @@ func NewWorkspaceController(config Config) *reconcile.Controller[client.Key] {
 	})
 }
 
-// mayFit reports whether a changed shard may accept Workspaces that it has rejected before.
-func (r *workspaceReconciler) mayFit(old, shard *corev1alpha1.Shard) bool {
+// mayAcceptRejected reports whether a changed shard may accept Workspaces that it has rejected before.
+func (r *workspaceReconciler) mayAcceptRejected(old, shard *corev1alpha1.Shard) bool {
 	before := rejectionReason(old, labels.Everything(), r.observed(old).claims)
 	r.dropClaims(old, shard)
 	return old.Spec != shard.Spec || !maps.Equal(old.Labels, shard.Labels) || before != rejectionReason(shard, labels.Everything(), r.observed(shard).claims)

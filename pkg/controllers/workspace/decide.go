@@ -232,8 +232,9 @@ func initialized(lc *corev1alpha1.LogicalCluster) bool {
 	}
 }
 
-// ending returns the LogicalCluster, which is being deleted, with a phase for that even if its shard has not set it yet.
-func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
+// withDeletingPhase returns the LogicalCluster, which is being deleted, with a phase for that even if its shard has not
+// set it yet.
+func withDeletingPhase(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	if lc.Status.Phase != corev1alpha1.LogicalClusterPhaseTerminating {
 		lc = lc.DeepCopy()
 		lc.Status.Phase = corev1alpha1.LogicalClusterPhaseDeleting
@@ -241,8 +242,8 @@ func ending(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 	return lc
 }
 
-// disappeared marks the Workspace as unavailable because its LogicalCluster was lost.
-func disappeared(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
+// markUnavailable marks the Workspace as unavailable because its LogicalCluster was lost.
+func markUnavailable(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
 	ws.Status.Phase = corev1alpha1.LogicalClusterPhaseUnavailable
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared,

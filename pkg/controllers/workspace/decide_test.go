@@ -200,7 +200,7 @@ func TestMirrorReportsDefaultBindings(t *testing.T) {
 func TestMirrorReportsProgressOfDeletion(t *testing.T) {
 	lc := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Phase: "Ready"}}
 	conditions.MarkFalse(lc, tenancyv1alpha1.WorkspaceContentDeleted, "ContentRemaining", conditionsv1alpha1.ConditionSeverityInfo, "two objects")
-	got := mirror(newWorkspace("w"), ending(lc))
+	got := mirror(newWorkspace("w"), withDeletingPhase(lc))
 	require.Equal(t, corev1alpha1.LogicalClusterPhaseDeleting, got.Status.Phase)
 	require.Equal(t, "two objects", conditions.GetMessage(got, tenancyv1alpha1.WorkspaceContentDeleted))
 }

@@ -29,7 +29,7 @@ const PlacementName = "placement"
 func NewPlacement(config Config) *reconcile.Controller[client.Key] {
 	a := &requesters{self: config.ShardName, peers: config.Peers, clusters: config.LogicalClusters.Lister()}
 	p := &placement{
-		self: config.ShardName, now: time.Now, shard: a.at, owned: a.owned, here: localSite(config.Peers, config.ShardName, config.LogicalClusters),
+		self: config.ShardName, now: time.Now, shard: a.at, owned: a.owned, localClusters: localSite(config.Peers, config.ShardName, config.LogicalClusters),
 		orphans: newOrphans(config.Metrics),
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
@@ -60,9 +60,9 @@ type placement struct {
 	// shard returns another shard if all of its requests have been observed.
 	shard func(name string) (requester, bool)
 	// owned returns the local LogicalClusters of a Workspace.
-	owned   func(key client.Key) []*corev1alpha1.LogicalCluster
-	here    logicalClusters
-	orphans *orphans
+	owned         func(key client.Key) []*corev1alpha1.LogicalCluster
+	localClusters logicalClusters
+	orphans       *orphans
 }
 
 func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -72,7 +72,7 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 	}
 	ws, found := shard.cached(key)
 	others := slices.DeleteFunc(p.owned(key), func(lc *corev1alpha1.LogicalCluster) bool { return found && lc.Spec.Owner.UID == ws.UID })
-	err := p.orphans.remove(ctx, key, p.here, others, p.now(), func(ctx context.Context, owner types.UID) (bool, error) {
+	err := p.orphans.remove(ctx, key, p.localClusters, others, p.now(), func(ctx context.Context, owner types.UID) (bool, error) {
 		live, err := shard.live(ctx, key)
 		return live != nil && live.UID == owner, err
 	})
@@ -95,7 +95,7 @@ func (p *placement) reconcile(ctx context.Context, key client.Key) (reconcile.Re
 func (p *placement) create(ctx context.Context, key client.Key, shard requester, seen *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	// The Workspace's shard determines the owner of an existing LogicalCluster. It may be deleted later.
 	taken := reconcile.Result{RequeueAfter: observeTimeout}
-	if lc, found := p.here.cached(logicalcluster.Name(seen.Annotations[tenancy.ClusterAnnotation])); found {
+	if lc, found := p.localClusters.cached(logicalcluster.Name(seen.Annotations[tenancy.ClusterAnnotation])); found {
 		if owns(seen, lc) {
 			return reconcile.Result{}, nil
 		}
@@ -113,7 +113,7 @@ func (p *placement) create(ctx context.Context, key client.Key, shard requester,
 		return reconcile.Result{}, err
 	}
 	cluster := logicalcluster.Name(ws.Annotations[tenancy.ClusterAnnotation])
-	err = p.here.create(ctx, cluster, lc)
+	err = p.localClusters.create(ctx, cluster, lc)
 	if apierrors.IsAlreadyExists(err) {
 		return taken, nil
 	}
@@ -128,18 +128,18 @@ func (p *placement) remove(ctx context.Context, ws *tenancyv1alpha1.Workspace) e
 	if cluster == "" {
 		return nil
 	}
-	lc, found := p.here.cached(cluster)
+	lc, found := p.localClusters.cached(cluster)
 	if !found {
 		// The informer may be behind.
 		var err error
-		if lc, err = p.here.get(ctx, cluster); err != nil {
+		if lc, err = p.localClusters.get(ctx, cluster); err != nil {
 			return reconcile.IgnoreNotFound(err)
 		}
 	}
 	if lc.DeletionTimestamp != nil || !owns(ws, lc) {
 		return nil
 	}
-	return p.here.remove(ctx, cluster, lc)
+	return p.localClusters.remove(ctx, cluster, lc)
 }
 
 // requesters watches the other shards for Workspaces with logical clusters on this shard.

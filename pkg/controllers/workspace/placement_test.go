@@ -91,7 +91,7 @@ func (f *fake) target() (*placement, *owner) {
 			key.Shard = ""
 			return f.owned(key)
 		},
-		here: f, orphans: newOrphans(nil),
+		localClusters: f, orphans: newOrphans(nil),
 	}, o
 }
 

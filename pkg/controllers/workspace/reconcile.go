@@ -41,9 +41,9 @@ type workspaceReconciler struct {
 	at     func(shard string) (logicalClusters, error)
 	commit func(ctx context.Context, old, updated *tenancyv1alpha1.Workspace) (*tenancyv1alpha1.Workspace, error)
 	remove func(ctx context.Context, ws *tenancyv1alpha1.Workspace) error
-	// here gives access to this shard, and owned returns its LogicalClusters of a Workspace.
-	here  logicalClusters
-	owned func(key client.Key) []*corev1alpha1.LogicalCluster
+	// localClusters gives access to this shard, and owned returns its LogicalClusters of a Workspace.
+	localClusters logicalClusters
+	owned         func(key client.Key) []*corev1alpha1.LogicalCluster
 	// exists reads a Workspace from the shard.
 	exists func(ctx context.Context, key client.Key, uid types.UID) (bool, error)
 	event  func(ctx context.Context, ws *tenancyv1alpha1.Workspace, w notice) error
@@ -89,7 +89,7 @@ func (r *workspaceReconciler) removeOrphans(ctx context.Context, key client.Key,
 		owner := lc.Spec.Owner.UID
 		return owner == uid || owner == "" || lc.Labels[tenancy.OwnerShardLabel] != r.self
 	})
-	return r.orphans.remove(ctx, key, r.here, others, r.now(), func(ctx context.Context, owner types.UID) (bool, error) { return r.exists(ctx, key, owner) })
+	return r.orphans.remove(ctx, key, r.localClusters, others, r.now(), func(ctx context.Context, owner types.UID) (bool, error) { return r.exists(ctx, key, owner) })
 }
 
 // report records Events for the reasons why a Workspace is not ready, and requeues it for Events that are due later.
@@ -214,7 +214,7 @@ func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Wor
 	case err != nil:
 		return r.creationFailed(ctx, ws, err)
 	case !owns(ws, lc):
-		return r.creationFailed(ctx, ws, belongsToAnother(ws))
+		return r.creationFailed(ctx, ws, notOwnedError(ws))
 	default:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
@@ -232,12 +232,12 @@ func (r *workspaceReconciler) create(ctx context.Context, ws *tenancyv1alpha1.Wo
 		return err
 	}
 	if !owns(ws, existing) {
-		return belongsToAnother(ws)
+		return notOwnedError(ws)
 	}
 	return nil
 }
 
-func belongsToAnother(ws *tenancyv1alpha1.Workspace) error {
+func notOwnedError(ws *tenancyv1alpha1.Workspace) error {
 	return fmt.Errorf("logical cluster %s belongs to another workspace: delete this one and create it again", ws.Spec.Cluster)
 }
 
@@ -271,7 +271,7 @@ func (r *workspaceReconciler) missing(ctx context.Context, ws *tenancyv1alpha1.W
 	lc, err := clusters.get(ctx, logicalcluster.Name(ws.Spec.Cluster))
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = r.write(ctx, ws, label(disappeared(ws)))
+		_, err = r.write(ctx, ws, label(markUnavailable(ws)))
 		return reconcile.Result{}, err
 	case err != nil:
 		return retry(err)
@@ -314,7 +314,7 @@ func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Wo
 			return r.deletionFailed(ctx, ws, err)
 		}
 	}
-	_, err = r.write(ctx, ws, label(mirror(ws, ending(lc))))
+	_, err = r.write(ctx, ws, label(mirror(ws, withDeletingPhase(lc))))
 	var next reconcile.Result
 	if !found || lc.DeletionTimestamp == nil && clusters.isRemote() {
 		next.RequeueAfter = observeTimeout // the shard may be unreachable

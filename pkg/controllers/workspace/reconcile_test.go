@@ -155,7 +155,7 @@ func (f *fake) process() *workspaceReconciler {
 			f.events = append(f.events, w)
 			return nil
 		},
-		here: f,
+		localClusters: f,
 		owned: func(key client.Key) []*corev1alpha1.LogicalCluster {
 			if f.placing {
 				return nil // on the other shard
@@ -416,7 +416,7 @@ func TestDocumented(t *testing.T) {
 		return nil, false
 	}
 	initializing := &corev1alpha1.LogicalCluster{Status: corev1alpha1.LogicalClusterStatus{Initializers: []corev1alpha1.LogicalClusterInitializer{"a:b"}}}
-	reported := documented.Reported(mirror(newWorkspace("w"), initializing), disappeared(newWorkspace("w")))
+	reported := documented.Reported(mirror(newWorkspace("w"), initializing), markUnavailable(newWorkspace("w")))
 	for _, in := range []facts{none, unknown} {
 		_, p := claim(newWorkspace("w"), in)
 		reported = append(reported, documented.Reported(unscheduled(newWorkspace("w"), p))...)

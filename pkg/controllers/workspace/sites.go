@@ -177,13 +177,13 @@ var initialObjects = map[schema.GroupResource][]string{
 const maxInitialObjects = 2
 
 // remove deletes the LogicalClusters of deleted Workspaces with a key, and counts those that are retained. exists reads the Workspace.
-func (o *orphans) remove(ctx context.Context, key client.Key, here logicalClusters, all []*corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) error {
+func (o *orphans) remove(ctx context.Context, key client.Key, localClusters logicalClusters, all []*corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) error {
 	kept := 0
 	for _, lc := range all {
 		if lc.DeletionTimestamp != nil {
 			continue
 		}
-		stays, err := removeOrphan(ctx, key, here, lc, now, exists)
+		stays, err := removeOrphan(ctx, key, localClusters, lc, now, exists)
 		if err != nil {
 			return fmt.Errorf("logical cluster %s, whose workspace %s does not exist: %w", logicalcluster.From(lc), key, err)
 		}
@@ -195,9 +195,9 @@ func (o *orphans) remove(ctx context.Context, key client.Key, here logicalCluste
 	return nil
 }
 
-func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) (kept bool, err error) {
+func removeOrphan(ctx context.Context, key client.Key, localClusters logicalClusters, seen *corev1alpha1.LogicalCluster, now time.Time, exists func(context.Context, types.UID) (bool, error)) (kept bool, err error) {
 	cluster := logicalcluster.From(seen)
-	lc, err := here.get(ctx, cluster)
+	lc, err := localClusters.get(ctx, cluster)
 	if apierrors.IsNotFound(err) || err == nil && (lc.UID != seen.UID || lc.DeletionTimestamp != nil) {
 		return false, nil // the watch will report it
 	}
@@ -212,7 +212,7 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 		logger.Info("Retaining a logical cluster without a Workspace because of its age: delete its LogicalCluster, or restore the Workspace", "age", age)
 		return true, nil
 	}
-	unused, err := here.unused(ctx, cluster)
+	unused, err := localClusters.unused(ctx, cluster)
 	if err != nil {
 		return false, err
 	}
@@ -221,7 +221,7 @@ func removeOrphan(ctx context.Context, key client.Key, here logicalClusters, see
 		return true, nil
 	}
 	logger.Info("Deleting a logical cluster that was created after its Workspace was deleted")
-	return false, here.remove(ctx, cluster, lc)
+	return false, localClusters.remove(ctx, cluster, lc)
 }
 
 // unused reports whether a logical cluster contains only initial objects.

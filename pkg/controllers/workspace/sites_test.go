@@ -47,12 +47,12 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 		s.Spec.BaseURL = url
 		return s
 	}
-	here, there, moved := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
-	local, err := client.NewFactory(here.ClientConfig())
+	localClusters, there, moved := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
+	local, err := client.NewFactory(localClusters.ClientConfig())
 	require.NoError(t, err)
 	defer local.CloseIdleConnections()
-	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("here", here.URL))
-	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", there.URL))
+	localClusters.Put(t, kinds.Shards.GroupVersionResource, shardsOf("here", localClusters.URL))
+	localClusters.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", there.URL))
 	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("one", "ours", "here"))
 	there.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("two", "others", "elsewhere"))
 
@@ -91,7 +91,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	expect("later")
 
 	moved.Put(t, kinds.LogicalClusters.GroupVersionResource, ownedCluster("one", "moved", "here"))
-	here.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", moved.URL))
+	localClusters.Put(t, kinds.Shards.GroupVersionResource, shardsOf("there", moved.URL))
 	// The owners of its previous logical clusters are requeued.
 	reported := map[string]bool{}
 	require.Eventually(t, func() bool { return len(queue) > 2 }, eventually, time.Millisecond)
@@ -100,7 +100,7 @@ func TestSitesFollowTheRegisteredShards(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"ours": true, "later": true, "moved": true}, reported)
 
-	here.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "there")
+	localClusters.Delete(t, kinds.Shards.GroupVersionResource, "", "root", "", "there")
 	require.Eventually(t, func() bool { _, err := s.at("there"); return err != nil }, eventually, time.Millisecond)
 	_, err = s.at("there")
 	require.ErrorIs(t, err, peers.ErrUnreachable)
