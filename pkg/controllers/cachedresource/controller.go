@@ -40,7 +40,7 @@ func NewCachedResourceController(config Config) *reconcile.Controller[client.Key
 	}
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: name, Reconcile: c.reconcile,
-		Sources: []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.objectChanges, c.rivalsOf(config.All[0]), c.rivalsOf(config.All[1])},
+		Sources: []reconcile.Source[client.Key]{c.remember, reconcile.Keys(config.Objects), c.objectChanges, c.sameResourceOf(config.All[0]), c.sameResourceOf(config.All[1])},
 	})
 }
 
@@ -144,7 +144,7 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 				klog.FromContext(ctx).V(2).Info("Failed to delete the replicas of a cached resource that is being deleted, retrying", "err", err)
 			}
 			_, failed := c.commit(ctx, object, deleting(object, err))
-			return reconcile.Result{RequeueAfter: soon(object)}, reconcile.IgnoreNotFound(failed)
+			return reconcile.Result{RequeueAfter: recheckDelayFor(object)}, reconcile.IgnoreNotFound(failed)
 		}
 	}
 	updated := object.DeepCopy()
@@ -160,8 +160,8 @@ func (c *controller) finish(ctx context.Context, object *cachev1alpha1.CachedRes
 	return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 }
 
-// soon returns the delay before the next check for replicas, which grows with the duration of the deletion.
-func soon(object *cachev1alpha1.CachedResource) time.Duration {
+// recheckDelayFor returns the delay before the next check for replicas, which grows with the duration of the deletion.
+func recheckDelayFor(object *cachev1alpha1.CachedResource) time.Duration {
 	return min(max(time.Since(object.DeletionTimestamp.Time)/8, minSoon), maxSoon)
 }
 
