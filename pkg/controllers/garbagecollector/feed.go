@@ -22,8 +22,8 @@ import (
 // ignored are the keys of Events, which have no owners and expire.
 var ignored = storage.ResourcePrefix(corev1.Resource("events")) + "/"
 
-// definers are prefixes of the keys of objects that define the APIs of a logical cluster.
-var definers = []string{
+// definitionPrefixes are prefixes of the keys of objects that define the APIs of a logical cluster.
+var definitionPrefixes = []string{
 	storage.ResourcePrefix(apiextensionsv1.Resource("customresourcedefinitions")) + "/",
 	storage.ResourcePrefix(apisv1alpha2.Resource("apibindings")),
 }
@@ -104,7 +104,7 @@ func (f *feed) changed(ctx context.Context, item Item, before, after []byte, rev
 	}
 	if f.filling == nil {
 		f.written.Store(item.prefix(), revision)
-		if slices.ContainsFunc(definers, func(definer string) bool { return strings.HasPrefix(string(item), definer) }) {
+		if slices.ContainsFunc(definitionPrefixes, func(definer string) bool { return strings.HasPrefix(string(item), definer) }) {
 			f.redefine(item.LogicalCluster())
 		}
 	}
