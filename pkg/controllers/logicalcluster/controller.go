@@ -109,15 +109,15 @@ func (r *logicalClusterReconciler) reconcile(ctx context.Context, key client.Key
 		r.namespaces.turns.Forget(key.Cluster)
 		return reconcile.Result{}, nil // handled by the deletion controller
 	}
-	return r.bringUp(ctx, lc)
+	return r.initialize(ctx, lc)
 }
 
-func (r *logicalClusterReconciler) bringUp(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
+func (r *logicalClusterReconciler) initialize(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
 	// Bindings are created first, because they are processed concurrently with the following steps.
 	next, again, failed := r.defaults.Make(ctx, advance(lc, r.externalURL))
 	wait, err := r.namespaces.make(ctx, lc, r.now())
 	result := reconcile.Result{Backoff: again, RequeueAfter: wait}
-	if err != nil && !isUp(lc) {
+	if err != nil && !isInitialized(lc) {
 		return reconcile.Result{}, err
 	}
 	failed = errors.Join(failed, err)
@@ -232,7 +232,7 @@ func label(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCluster {
 
 // ownerBindingOf returns the binding for the owner annotation of a LogicalCluster that was never Ready, or nil.
 func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding, error) {
-	if isUp(lc) {
+	if isInitialized(lc) {
 		return nil, nil //nolint:nilnil // already created
 	}
 	var parent logicalcluster.Name
@@ -250,9 +250,9 @@ func ownerBindingOf(lc *corev1alpha1.LogicalCluster) (*rbacv1.ClusterRoleBinding
 	}, nil
 }
 
-// turnInterval is the time between two initialized logical clusters, e.g. after an upgrade, that get a missing
+// namespaceInterval is the time between two initialized logical clusters, e.g. after an upgrade, that get a missing
 // namespace. With its initial objects it takes three writes, so the rate is 100 writes per second.
-const turnInterval = 30 * time.Millisecond
+const namespaceInterval = 30 * time.Millisecond
 
 // initialNamespaces creates the namespaces default, and kube-system if the type is root:universal or extends it.
 type initialNamespaces struct {
@@ -286,7 +286,7 @@ func newInitialNamespaces(config Config) *initialNamespaces {
 			}
 			return types.IsUniversal(), nil
 		},
-		turns: reconcile.Turns[logicalcluster.Name]{Interval: turnInterval},
+		turns: reconcile.Turns[logicalcluster.Name]{Interval: namespaceInterval},
 	}
 }
 
@@ -301,7 +301,7 @@ func (n *initialNamespaces) make(ctx context.Context, lc *corev1alpha1.LogicalCl
 	if wait := untilObserved(lc, now); wait > 0 {
 		return wait, err
 	}
-	if isUp(lc) {
+	if isInitialized(lc) {
 		if wait := n.turns.Wait(cluster, now); wait > 0 {
 			return wait, err
 		}
@@ -332,8 +332,8 @@ func (n *initialNamespaces) missing(lc *corev1alpha1.LogicalCluster) (missing []
 	return missing, err
 }
 
-// isUp reports whether a LogicalCluster was initialized. After that, missing namespaces do not block it.
-func isUp(lc *corev1alpha1.LogicalCluster) bool {
+// isInitialized reports whether a LogicalCluster was initialized. After that, missing namespaces do not block it.
+func isInitialized(lc *corev1alpha1.LogicalCluster) bool {
 	switch lc.Status.Phase {
 	case "", corev1alpha1.LogicalClusterPhaseScheduling, corev1alpha1.LogicalClusterPhaseInitializing:
 		return false

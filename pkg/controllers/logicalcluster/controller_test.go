@@ -241,7 +241,7 @@ func (f *fake) deletionReconciler(results ...result) *deletionReconciler {
 func TestDelete(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Ready"), deleted(0))}
 	remaining := result{reason: reasonRemaining, detail: "two objects"}
-	r := f.deletionReconciler(result{reason: reasonRemaining, underWay: true}, remaining, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
+	r := f.deletionReconciler(result{reason: reasonRemaining, inProgress: true}, remaining, result{reason: reasonDeletionFailed, err: errors.New("no")}, result{})
 
 	require.Positive(t, mustReconcile(t, r).RequeueAfter)
 	require.Equal(t, []string{"write Deleting", "delete content"}, f.log, "the phase, which rejects writes, must be written before the content is deleted")
@@ -278,7 +278,7 @@ func TestDeleteReadsTheServer(t *testing.T) {
 
 func TestDeleteReportsProgress(t *testing.T) {
 	f := &fake{lc: newCluster(phase("Deleting"), deleted(time.Minute))}
-	mustReconcile(t, f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", underWay: true}))
+	mustReconcile(t, f.deletionReconciler(result{reason: reasonRemaining, detail: "a namespace", inProgress: true}))
 	require.Equal(t, "a namespace", conditions.GetMessage(f.lc, tenancyv1alpha1.WorkspaceContentDeleted))
 }
 
@@ -385,10 +385,10 @@ func TestDeleteContentInStages(t *testing.T) {
 		stages    int
 	}{
 		"no remaining objects": {outcomes: make([]purge.Outcome, 6), stages: 6},
-		"bindings remain":      {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", underWay: true}},
-		"new objects":          {outcomes: []purge.Outcome{{}, {}, {}, {}, {}, remaining}, stages: 6, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"bindings remain":      {outcomes: []purge.Outcome{{}, unbinding}, stages: 2, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: apis.kcp.io/apibinding-finalizer in 1 objects", inProgress: true}},
+		"new objects":          {outcomes: []purge.Outcome{{}, {}, {}, {}, {}, remaining}, stages: 6, want: result{reason: reasonRemaining, detail: "x has 2 objects", inProgress: true}},
 		"children remain":      {outcomes: []purge.Outcome{waiting}, stages: 1, want: result{reason: reasonRemaining, detail: "x has 2 objects; waiting for finalizers: f in 1 objects"}},
-		"namespaces remain":    {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", underWay: true}},
+		"namespaces remain":    {outcomes: []purge.Outcome{{}, {}, remaining}, stages: 3, want: result{reason: reasonRemaining, detail: "x has 2 objects", inProgress: true}},
 		"failed deletion":      {outcomes: []purge.Outcome{{}, {Err: errCannot}}, stages: 2, want: result{reason: reasonDeletionFailed, detail: errCannot.Error(), err: errCannot}},
 		"failed discovery":     {discovery: errCannot, want: result{reason: reasonDiscoveryFailed, detail: errCannot.Error(), err: errCannot}},
 	} {

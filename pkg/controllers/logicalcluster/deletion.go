@@ -120,7 +120,7 @@ func contentOf(ctx context.Context, config Config, cluster logicalcluster.Name) 
 	case err != nil:
 		return result{reason: reasonDeletionFailed, detail: err.Error(), err: err}
 	case unserved > 0:
-		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", unserved), underWay: true}
+		return result{reason: reasonRemaining, detail: fmt.Sprintf("%d objects whose API is no longer served were deleted", unserved), inProgress: true}
 	default:
 		return result{}
 	}
@@ -184,7 +184,7 @@ func (r *deletionReconciler) delete(ctx context.Context, lc *corev1alpha1.Logica
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	deleted := r.deleteContent(ctx, logicalcluster.From(lc))
-	if deleted.underWay && r.now().Sub(lc.DeletionTimestamp.Time) < quietPeriod {
+	if deleted.inProgress && r.now().Sub(lc.DeletionTimestamp.Time) < quietPeriod {
 		return reconcile.Result{RequeueAfter: recheckInterval}, nil // usually an event requeues it earlier
 	}
 	if !deleted.done() {
@@ -273,8 +273,8 @@ func stageOf(resource schema.GroupResource) stage {
 type result struct {
 	reason, detail string
 	err            error
-	// underWay is set if the remaining content only waits for the shard, e.g. for deleting the objects of bindings.
-	underWay bool
+	// inProgress is set if the remaining content only waits for the shard, e.g. for deleting the objects of bindings.
+	inProgress bool
 }
 
 func (r result) done() bool { return r.reason == "" }
@@ -297,7 +297,7 @@ func deleteContent(resources []purge.Resource, discovery error, purgeAll func(st
 			}
 			delete(outcome.Finalizers, apis.BindingFinalizer)
 			delete(outcome.Finalizers, cachev1alpha1.CachedResourceFinalizer)
-			return result{reason: reasonRemaining, detail: detail, underWay: len(outcome.Finalizers) == 0}
+			return result{reason: reasonRemaining, detail: detail, inProgress: len(outcome.Finalizers) == 0}
 		}
 	}
 	return result{}
