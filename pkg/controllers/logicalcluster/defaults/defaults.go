@@ -172,8 +172,8 @@ func (b *Bindings) Note(lc *corev1alpha1.LogicalCluster) *corev1alpha1.LogicalCl
 	return lc
 }
 
-// makeDefaults is Make for the bindings of the type. watched is set if another reason requires events of bindings.
-func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
+// ensureDefaults is Make for the bindings of the type. watched is set if another reason requires events of bindings.
+func (b *Bindings) ensureDefaults(ctx context.Context, lc *corev1alpha1.LogicalCluster, watched bool) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	waiting := waits(lc)
 	if waiting {
@@ -206,7 +206,7 @@ func (b *Bindings) makeDefaults(ctx context.Context, lc *corev1alpha1.LogicalClu
 			continue
 		}
 		s := state{}
-		failed := b.makeOne(ctx, lc, all[i], &s)
+		failed := b.ensureBinding(ctx, lc, all[i], &s)
 		failures = append(failures, failed)
 		again = again || len(s.failed) > 0 && failed == nil && b.providerOf(all[i]) == ""
 		initial.add(s)
@@ -280,8 +280,8 @@ func (b *Bindings) providerOf(want tenancy.DefaultBinding) logicalcluster.Name {
 	return provider
 }
 
-// makeOne creates or updates a binding and adds its state to s. It returns errors of requests.
-func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, want tenancy.DefaultBinding, s *state) error {
+// ensureBinding creates or updates a binding and adds its state to s. It returns errors of requests.
+func (b *Bindings) ensureBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, want tenancy.DefaultBinding, s *state) error {
 	cluster := logicalcluster.From(lc)
 	name := apis.DefaultBindingName(cluster, want.Path, want.Export)
 	known, err := b.known(client.Key{Cluster: cluster, Name: name})
@@ -313,7 +313,7 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 			return s.failure(name, err)
 		}
 	default:
-		done, err := b.makeNew(ctx, lc, bindingFor(cluster, want, export), export)
+		done, err := b.createBinding(ctx, lc, bindingFor(cluster, want, export), export)
 		if !done {
 			s.waiting = append(s.waiting, name)
 		}
@@ -325,8 +325,9 @@ func (b *Bindings) makeOne(ctx context.Context, lc *corev1alpha1.LogicalCluster,
 	return nil
 }
 
-// makeNew creates a binding and reports whether it is bound. In existing logical clusters it is a request, as by users.
-func (b *Bindings) makeNew(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
+// createBinding creates a binding and reports whether it is bound. In existing logical clusters it is a request, as by
+// users.
+func (b *Bindings) createBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) (bool, error) {
 	ref := binding.Spec.Reference.Export
 	if waits(lc) || (tenancy.DefaultBinding{Path: ref.Path, Export: ref.Name}).IsSystem() {
 		bound, err := b.config.Binder.Bind(ctx, lc, binding, export)
@@ -376,7 +377,7 @@ func (b *Bindings) exportOf(cluster logicalcluster.Name, want tenancy.DefaultBin
 // are bound. After an error, which the conditions report, or if again is set, the call must be retried.
 func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (updated *corev1alpha1.LogicalCluster, again bool, err error) {
 	lc, adopting, later, failed := b.adopt(ctx, lc)
-	updated, again, err = b.makeDefaults(ctx, lc, adopting)
+	updated, again, err = b.ensureDefaults(ctx, lc, adopting)
 	return updated, again || later, errors.Join(failed, err)
 }
 
@@ -391,7 +392,7 @@ func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (
 	b.watch(cluster, true) // must precede the lookup
 	var errs []error
 	for _, name := range wantedOfSystem(lc) {
-		bound, known, err := b.adoptOne(ctx, lc, name)
+		bound, known, err := b.adoptBinding(ctx, lc, name)
 		adopting = adopting || !bound
 		again = again || !known
 		errs = append(errs, err)
@@ -411,8 +412,9 @@ func wantedOfSystem(lc *corev1alpha1.LogicalCluster) []string {
 	return config.SystemBindings(logicalcluster.From(lc))
 }
 
-// adoptOne creates a binding to an export of root, and reports whether the export is bound, and whether it is known.
-func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster, name string) (bound, known bool, err error) {
+// adoptBinding creates a binding to an export of root, and reports whether the export is bound, and whether it is
+// known.
+func (b *Bindings) adoptBinding(ctx context.Context, lc *corev1alpha1.LogicalCluster, name string) (bound, known bool, err error) {
 	cluster := logicalcluster.From(lc)
 	found := false
 	for _, binding := range b.siblings(cluster) {
@@ -434,7 +436,7 @@ func (b *Bindings) adoptOne(ctx context.Context, lc *corev1alpha1.LogicalCluster
 	if err != nil {
 		return false, true, err
 	}
-	bound, err = b.makeNew(ctx, lc, bindingFor(cluster, tenancy.DefaultBinding{Path: core.RootCluster.String(), Export: name}, export), export)
+	bound, err = b.createBinding(ctx, lc, bindingFor(cluster, tenancy.DefaultBinding{Path: core.RootCluster.String(), Export: name}, export), export)
 	if apierrors.IsAlreadyExists(err) {
 		return false, true, nil // the informer is behind
 	}
