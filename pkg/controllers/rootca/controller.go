@@ -89,7 +89,7 @@ func NewRootCAController(local *client.Factory, namespaces *client.Informer[*cor
 				return client.Key{Cluster: key.Cluster, Name: key.Namespace}
 			}),
 			// This must be the last source, so that no change is missed.
-			(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.Lister().List(nil) }, wait: newLimit().Wait}).source,
+			(&sweeper{configMapReconciler: r, namespaces: func() []*corev1.Namespace { return namespaces.Lister().List(nil) }, wait: newRateLimiter().Wait}).source,
 		},
 	})
 }
@@ -194,7 +194,9 @@ const (
 	retryDelay = 30 * time.Second
 )
 
-func newLimit() flowcontrol.RateLimiter { return flowcontrol.NewTokenBucketRateLimiter(perSecond, 1) }
+func newRateLimiter() flowcontrol.RateLimiter {
+	return flowcontrol.NewTokenBucketRateLimiter(perSecond, 1)
+}
 
 // sweeper writes the ConfigMaps of all namespaces, at the start and when the CA changes. It does not use the queue, so that
 // new namespaces do not wait for existing ones.

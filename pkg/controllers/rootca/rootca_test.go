@@ -249,7 +249,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestLimit(t *testing.T) {
-	limit := newLimit()
+	limit := newRateLimiter()
 	require.InDelta(t, 100, limit.QPS(), 0)
 	require.True(t, limit.TryAccept())
 	require.False(t, limit.TryAccept(), "bursts must be rejected")
@@ -272,7 +272,7 @@ func TestFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = file.Run(ctx) })
-	stop, err := (&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newLimit().Wait}).source(ctx, nil)
+	stop, err := (&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newRateLimiter().Wait}).source(ctx, nil)
 	require.NoError(t, err)
 	holds := func(content string) {
 		t.Helper()
