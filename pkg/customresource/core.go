@@ -50,7 +50,7 @@ import (
 // serveCoreWrite serves writes that the upstream handler cannot serve, and reports whether it did. All other
 // requests, including invalid ones, are left to the upstream handler.
 func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, sch *definitions.Schema, terminating bool) bool {
-	if !s.writesHere(info, sch) {
+	if !s.servesWrite(info, sch) {
 		return false
 	}
 	version := sch.Version(info.APIVersion)
@@ -80,8 +80,8 @@ func (s *Server) serveCoreWrite(w http.ResponseWriter, r *http.Request, info *ge
 	return true
 }
 
-// writesHere reports whether the upstream handler cannot serve a write.
-func (s *Server) writesHere(info *genericapirequest.RequestInfo, sch *definitions.Schema) bool {
+// servesWrite reports whether the upstream handler cannot serve a write.
+func (s *Server) servesWrite(info *genericapirequest.RequestInfo, sch *definitions.Schema) bool {
 	if sch.Resource.Group != "" && !s.replicas || sch.MetadataOnly {
 		return false
 	}
@@ -143,7 +143,7 @@ func (s *Server) captureScope(ctx context.Context, like *genericapirequest.Reque
 	}
 	var captured atomic.Pointer[handlers.RequestScope]
 	// Drops the values of the original request, e.g. for audit and warnings.
-	ctx = context.WithValue(versions.WithTrial(valueless{ctx}), scopeKey{}, &captured)
+	ctx = context.WithValue(versions.WithTrial(withoutValues{ctx}), scopeKey{}, &captured)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, "/", bytes.NewReader(data)) //nolint:contextcheck // it ends with ctx
 	if err != nil {
 		return nil, err
@@ -161,9 +161,9 @@ func (s *Server) captureScope(ctx context.Context, like *genericapirequest.Reque
 	return nil, apierrors.NewInternalError(fmt.Errorf("cannot determine the scope of %s in version %s: %s", sch.Resource, like.APIVersion, &response.Body))
 }
 
-type valueless struct{ context.Context } //nolint:containedctx // it is a context
+type withoutValues struct{ context.Context } //nolint:containedctx // it is a context
 
-func (valueless) Value(any) any { return nil }
+func (withoutValues) Value(any) any { return nil }
 
 type scopeKey struct{}
 

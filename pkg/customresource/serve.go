@@ -79,7 +79,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	// Authorization used the name in the URL. Only the resource with this identity may be served.
 	if qualified && (!request.ValidIdentity(hash) || !s.mayQualify(r.Context(), cluster, info.Verb)) {
-		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, nil))
+		s.serveErrorOrNext(w, r, info, s.refuseIdentity(l, qualified, nil))
 		return
 	}
 	if exported := request.IdentityFrom(ctx, l.Resource); exported != "" && !qualified {
@@ -105,7 +105,7 @@ func (s *Server) serveResource(w http.ResponseWriter, r *http.Request, info *gen
 	}
 	if definition == nil || definition.MetadataOnly && !prefersMetadata(r) ||
 		qualified && !cluster.Wildcard && !s.replicas && definition.Only == nil {
-		s.serveNone(w, r, info, s.refuseIdentity(l, qualified, definition))
+		s.serveErrorOrNext(w, r, info, s.refuseIdentity(l, qualified, definition))
 		return
 	}
 	if prefersMetadata(r) {
@@ -158,8 +158,8 @@ func (s *Server) withCreation(ctx context.Context, verb string, l definitions.Lo
 	})
 }
 
-// serveNone returns err, or calls the next handler if it is nil.
-func (s *Server) serveNone(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
+// serveErrorOrNext returns err, or calls the next handler if it is nil.
+func (s *Server) serveErrorOrNext(w http.ResponseWriter, r *http.Request, info *genericapirequest.RequestInfo, err error) {
 	if err != nil {
 		writeError(w, r, info, err)
 		return
