@@ -98,7 +98,7 @@ var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
 		restrictWorkspaceName(schema)
 	},
 	workspaceTypes: restrictWorkspaceName,
-	apiBindings:    letSelectorsChange,
+	apiBindings:    allowSelectorChanges,
 	apiExports: func(schema *apiextensionsv1.JSONSchemaProps) {
 		defaultGroupsOfClaims(schema)
 		requireLocalPolicy(schema)
@@ -127,17 +127,17 @@ func inProcess() *apiextensionsv1.CustomResourceConversion {
 	}
 }
 
-// letSelectorsChange takes away a rule that the API types have and that is not kept: a
+// allowSelectorChanges removes a rule that the API types have and that is not kept: a
 // consumer may change which objects a claim reaches.
-func letSelectorsChange(schema *apiextensionsv1.JSONSchemaProps) {
+func allowSelectorChanges(schema *apiextensionsv1.JSONSchemaProps) {
 	for name, property := range schema.Properties {
 		if name == "selector" {
 			property.XValidations = nil
 		}
 		if property.Items != nil && property.Items.Schema != nil {
-			letSelectorsChange(property.Items.Schema)
+			allowSelectorChanges(property.Items.Schema)
 		}
-		letSelectorsChange(&property)
+		allowSelectorChanges(&property)
 		schema.Properties[name] = property
 	}
 }
