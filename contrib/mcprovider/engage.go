@@ -13,8 +13,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// engageAgain is the delay after which a failed engagement is retried.
-const engageAgain = 2 * time.Second
+// engageRetryDelay is the delay after which a failed engagement is retried.
+const engageRetryDelay = 2 * time.Second
 
 // engager engages the logical clusters of this replica, and ends the engagement if they are reassigned or deleted.
 type engager struct {
@@ -118,7 +118,7 @@ func (e *engager) sync(ctx context.Context, aware multicluster.Aware) {
 		if err := aware.Engage(engaged, multicluster.ClusterName(name), clusterOf{e.provider, name}); err != nil {
 			cancel()
 			klog.FromContext(ctx).Error(err, "Failed to engage a logical cluster, retrying", "cluster", name)
-			time.AfterFunc(engageAgain, func() { e.enqueue(false, name) })
+			time.AfterFunc(engageRetryDelay, func() { e.enqueue(false, name) })
 			continue
 		}
 		e.engaged[name] = cancel

@@ -86,8 +86,8 @@ func (i informerOf) HasSynced() bool { return i.kind.HasSynced() }
 
 // HasSyncedChecker implements ctrlcache.Informer.
 func (i informerOf) HasSyncedChecker() toolscache.DoneChecker {
-	return done{i.kind.Name(), i.kind.readOnce()}
+	return done{i.kind.Name(), i.kind.syncedChannel()}
 }
 
 // IsStopped implements ctrlcache.Informer.
-func (i informerOf) IsStopped() bool { return i.in.provider.over.Load() }
+func (i informerOf) IsStopped() bool { return i.in.provider.stopped.Load() }

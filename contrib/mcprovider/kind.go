@@ -53,8 +53,8 @@ type kind interface {
 	// unread returns an error if not all objects of a logical cluster have been read.
 	unread(cluster logicalcluster.Name) error
 	missing() []shards.Missing
-	// readOnce is closed when all objects have been read.
-	readOnce() <-chan struct{}
+	// syncedChannel is closed when all objects have been read.
+	syncedChannel() <-chan struct{}
 }
 
 // runner adapts shards.Multi to client.Group.
@@ -262,7 +262,7 @@ func (k *kindOf[T]) unread(cluster logicalcluster.Name) error {
 
 func (k *kindOf[T]) missing() []shards.Missing { return k.Missing() }
 
-func (k *kindOf[T]) readOnce() <-chan struct{} { return k.synced }
+func (k *kindOf[T]) syncedChannel() <-chan struct{} { return k.synced }
 
 // IndexField implements multicluster.Provider. Indexes are for all logical clusters. If a field already has one, IndexField does nothing.
 func (p *Provider) IndexField(_ context.Context, obj ctrlclient.Object, field string, f ctrlclient.IndexerFunc) error {

@@ -72,8 +72,8 @@ type Provider struct {
 	engager  *engager
 	events   *eventQueue
 	mappings *mappings
-	// over is set after the informers have ended.
-	over atomic.Bool
+	// stopped is set after the informers have ended.
+	stopped atomic.Bool
 
 	mu sync.Mutex
 	// kinds are the informers, and indexes contains their indexes by field.
@@ -238,7 +238,7 @@ func (p *Provider) Start(ctx context.Context, aware multicluster.Aware) error {
 	if !p.options.NoEngage && aware != nil {
 		running.Go(func() { p.engager.run(ctx, aware) })
 	}
-	defer p.over.Store(true)
+	defer p.stopped.Store(true)
 	return group.Run(ctx)
 }
 

@@ -132,7 +132,7 @@ func (f *feed) again(objs []ctrlclient.Object) {
 func (f *feed) OnAdd(added any, initial bool) {
 	obj, ok := added.(ctrlclient.Object)
 	e := event.CreateEvent{Object: obj, IsInInitialList: initial}
-	if !ok || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Create(e) }) {
+	if !ok || f.ctx.Err() != nil || !f.matches(func(p predicate.Predicate) bool { return p.Create(e) }) {
 		return
 	}
 	f.handle(obj, initial, func(h mchandler.EventHandler) { h.Create(f.ctx, e, f.queue) })
@@ -143,7 +143,7 @@ func (f *feed) OnUpdate(before, after any) {
 	old, ok := before.(ctrlclient.Object)
 	obj, both := after.(ctrlclient.Object)
 	e := event.UpdateEvent{ObjectOld: old, ObjectNew: obj}
-	if !ok || !both || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Update(e) }) {
+	if !ok || !both || f.ctx.Err() != nil || !f.matches(func(p predicate.Predicate) bool { return p.Update(e) }) {
 		return
 	}
 	f.handle(obj, false, func(h mchandler.EventHandler) { h.Update(f.ctx, e, f.queue) })
@@ -157,13 +157,13 @@ func (f *feed) OnDelete(last any) {
 	}
 	obj, ok := last.(ctrlclient.Object)
 	e := event.DeleteEvent{Object: obj, DeleteStateUnknown: unseen}
-	if !ok || f.ctx.Err() != nil || !f.passes(func(p predicate.Predicate) bool { return p.Delete(e) }) {
+	if !ok || f.ctx.Err() != nil || !f.matches(func(p predicate.Predicate) bool { return p.Delete(e) }) {
 		return
 	}
 	f.handle(obj, false, func(h mchandler.EventHandler) { h.Delete(f.ctx, e, f.queue) })
 }
 
-func (f *feed) passes(lets func(predicate.Predicate) bool) bool {
+func (f *feed) matches(lets func(predicate.Predicate) bool) bool {
 	return !slices.ContainsFunc(f.predicates, func(p predicate.Predicate) bool { return !lets(p) })
 }
 
