@@ -194,7 +194,7 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 		return s.workspaceIssuers(context.WithValue(t.Context(), recordKey{}, &record{target: "/clusters/team/api", received: time.Now()}))
 	}
 	require.True(t, known().Incomplete, "data must be incomplete before the shard is followed")
-	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataSeen{})
+	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataEpochs{})
 	s.shards.ways["root"] = way{follower: f}
 	require.True(t, known().Incomplete, "data must be incomplete before the types have synced")
 	ctx, cancel := context.WithCancel(t.Context())

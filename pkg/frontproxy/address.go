@@ -154,8 +154,8 @@ func unescapedRest(rest string) string {
 	return path
 }
 
-// isLong reports whether a request lasts until one of the sides ends it.
-func isLong(r *http.Request) bool { return isWatch(r) || r.Header.Get("Upgrade") != "" }
+// isLongRunning reports whether a request lasts until one of the sides ends it.
+func isLongRunning(r *http.Request) bool { return isWatch(r) || r.Header.Get("Upgrade") != "" }
 
 // isWatch reports whether a shard treats r as a watch. A resource or object may be named "watch", too.
 func isWatch(r *http.Request) bool {

@@ -242,7 +242,7 @@ func TestWatchOfRewrittenPath(t *testing.T) {
 	ctx := context.WithValue(t.Context(), recordKey{}, rec)
 	const rest = "/api/v1/namespaces/clusters/pods?watch=true"
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, rest, http.NoBody)
-	require.False(t, isLong(r))
+	require.False(t, isLongRunning(r))
 	r = httptest.NewRequestWithContext(ctx, http.MethodGet, "/clusters/team"+rest, http.NoBody)
 	withTarget(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
 	require.True(t, rec.long)

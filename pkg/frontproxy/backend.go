@@ -164,14 +164,14 @@ func newAttempt(ctx context.Context, peer *peers.Peer, external bool) (context.C
 // failed reports the peer as unreachable if there was no connection in time. ctx is the context of
 // the client, which may have disconnected.
 func (a *attempt) failed(ctx context.Context, err error) {
-	if !a.external && !a.connected.Load() && ctx.Err() == nil && hangs(err) {
+	if !a.external && !a.connected.Load() && ctx.Err() == nil && isTimeout(err) {
 		a.peer.Observe(ctx, false, err)
 	}
 }
 
-// hangs reports whether connecting took too long, so that other requests should not wait. Shards that
+// isTimeout reports whether connecting took too long, so that other requests should not wait. Shards that
 // refuse connections cause no wait, and clients can cause other errors.
-func hangs(err error) bool {
+func isTimeout(err error) bool {
 	network, ok := errors.AsType[net.Error](err)
 	return ok && network.Timeout()
 }

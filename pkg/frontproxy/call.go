@@ -332,7 +332,7 @@ func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGr
 			defer running.Done()
 		}
 		start := time.Now()
-		rec := &record{ResponseWriter: w, received: start, long: isLong(r)}
+		rec := &record{ResponseWriter: w, received: start, long: isLongRunning(r)}
 		inFlight := short
 		if rec.long {
 			inFlight = long

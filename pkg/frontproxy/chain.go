@@ -76,7 +76,7 @@ func (h *handler) chain() serving.Chain {
 func withTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := recordFrom(r.Context())
-		rec.target, rec.long = r.URL.EscapedPath(), isLong(r)
+		rec.target, rec.long = r.URL.EscapedPath(), isLongRunning(r)
 		next.ServeHTTP(w, r)
 	})
 }

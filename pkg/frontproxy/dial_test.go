@@ -158,7 +158,7 @@ func TestDialLimitTimeout(t *testing.T) {
 		_, err := dial(t.Context(), "tcp", "shard:443", &tls.Config{MinVersion: tls.VersionTLS12})
 		require.ErrorIs(t, err, errTooManyDials)
 		require.Equal(t, dialTimeout, time.Since(began))
-		require.False(t, hangs(err))
+		require.False(t, isTimeout(err))
 		close(goOn)
 		making.Wait()
 	})
@@ -194,10 +194,10 @@ func TestHangingShard(t *testing.T) {
 // TestHangs checks that a shard is not considered as hanging because of immediate errors, or of
 // errors that clients can cause.
 func TestHangs(t *testing.T) {
-	require.True(t, hangs(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
-	require.False(t, hangs(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
-	require.False(t, hangs(errors.New("net/http: invalid header field value")))
-	require.False(t, hangs(io.ErrUnexpectedEOF))
+	require.True(t, isTimeout(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
+	require.False(t, isTimeout(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
+	require.False(t, isTimeout(errors.New("net/http: invalid header field value")))
+	require.False(t, isTimeout(io.ErrUnexpectedEOF))
 }
 
 // TestConnectionsOfRemovedShard checks that requests complete after the Shard object was

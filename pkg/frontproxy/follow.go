@@ -37,12 +37,12 @@ type follower struct {
 	clusters       *client.Follower[*corev1alpha1.LogicalCluster]
 	types          *client.Informer[*tenancyv1alpha1.WorkspaceType]
 	configurations *client.Informer[*tenancyv1alpha1.WorkspaceAuthenticationConfiguration]
-	seen           *dataSeen
+	seen           *dataEpochs
 	host           string
 	began          time.Time
 }
 
-func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataSeen) *follower {
+func newFollower(peer *peers.Peer, index *workspaceindex.Index, seen *dataEpochs) *follower {
 	_, host, _ := strings.Cut(peer.URL, "://")
 	host, _, _ = strings.Cut(host, "/")
 	index.UpsertShard(peer.Name, peer.URL)
@@ -156,25 +156,25 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// dataSeen stores the data epoch of each followed resource and sends it to shards. A shard that was restored from
+// dataEpochs stores the data epoch of each followed resource and sends it to shards. A shard that was restored from
 // an older backup rejects requests with another epoch, even if its revisions have become as high as before.
-type dataSeen struct{ all sync.Map }
+type dataEpochs struct{ all sync.Map }
 
 type followedResource struct{ host, resource string }
 
-func (d *dataSeen) get(f followedResource) string {
+func (d *dataEpochs) get(f followedResource) string {
 	data, _ := d.all.Load(f)
 	epoch, _ := data.(string)
 	return epoch
 }
 
-func (d *dataSeen) set(f followedResource, data string) { d.all.Store(f, data) }
+func (d *dataEpochs) set(f followedResource, data string) { d.all.Store(f, data) }
 
 // wrap returns a transport that sends the stored epochs, and stores those of responses.
-func (d *dataSeen) wrap(next http.RoundTripper) http.RoundTripper { return &dataTransport{d, next} }
+func (d *dataEpochs) wrap(next http.RoundTripper) http.RoundTripper { return &dataTransport{d, next} }
 
 type dataTransport struct {
-	seen *dataSeen
+	seen *dataEpochs
 	http.RoundTripper
 }
 

@@ -99,11 +99,11 @@ func (v *visit) identify(header http.Header) {
 	v.call.identify(header, v.groups)
 }
 
-// conceals reports whether a shard's response must be hidden because it would disclose to a user
+// mustConceal reports whether a shard's response must be hidden because it would disclose to a user
 // without access that the logical cluster exists. This applies to a 403 without the header that the
 // shard sets for authorized users. For other errors without it, e.g. timeouts and malformed
 // impersonation, which occur before authorization, the access is checked separately.
-func (v *visit) conceals(ctx context.Context, res *http.Response) bool {
+func (v *visit) mustConceal(ctx context.Context, res *http.Response) bool {
 	switch access := takeAccessHeader(res.Header); {
 	case access == "true":
 		v.authorized()
@@ -257,12 +257,12 @@ const (
 	maxWaitingPerUser = 256
 	ownWaiting        = 8
 	newWorkspaceAge   = 10 * time.Second
-	// maxStretch limits the delay of denied requests, as a multiple of --index-timeout. stretchTime
+	// maxStretch limits the delay of denied requests, as a multiple of --index-timeout. stretchDuration
 	// is how long the delay stays increased after a slow denial.
 	//
 	//reference:none
-	maxStretch  = 8
-	stretchTime = 10 * time.Minute
+	maxStretch      = 8
+	stretchDuration = 10 * time.Minute
 )
 
 // resolver looks up logical clusters. A request for an unknown logical cluster waits for a bounded
@@ -281,7 +281,7 @@ type resolver struct {
 }
 
 // delay is the time after which requests are denied. If a shard denies a request later than that,
-// the delay is increased for stretchTime, so that requests for unknown workspaces take equally
+// the delay is increased for stretchDuration, so that requests for unknown workspaces take equally
 // long.
 type delay struct {
 	least time.Duration
@@ -300,8 +300,8 @@ func (d *delay) get() time.Duration {
 	return d.now
 }
 
-// cover increases the delay to at least took, up to a limit, in large steps that do not disclose the duration.
-func (d *delay) cover(took time.Duration) {
+// increase increases the delay to at least took, up to a limit, in large steps that do not disclose the duration.
+func (d *delay) increase(took time.Duration) {
 	if took <= d.least {
 		return
 	}
@@ -311,7 +311,7 @@ func (d *delay) cover(took time.Duration) {
 	for d.now < took && d.now < maxStretch*d.least {
 		d.now *= 2
 	}
-	d.until = time.Now().Add(stretchTime)
+	d.until = time.Now().Add(stretchDuration)
 }
 
 func newResolver(index *workspaceindex.Index, timeout, ready time.Duration, indexWaits *prometheus.CounterVec) *resolver {
@@ -384,7 +384,7 @@ func isNew(target workspaceindex.Target) bool {
 
 // delayDenial delays a denied request that arrived at the given time as long as a request for an unknown workspace.
 func (r *resolver) delayDenial(ctx context.Context, arrived time.Time) {
-	r.delay.cover(time.Since(arrived))
+	r.delay.increase(time.Since(arrived))
 	select {
 	case <-time.After(time.Until(arrived.Add(r.delay.get()))):
 	case <-ctx.Done():

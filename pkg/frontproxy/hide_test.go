@@ -221,7 +221,7 @@ func TestLateDenials(t *testing.T) {
 	late.Store(false)
 	require.GreaterOrEqual(t, checkAccess("hidden"), stretched, "the delay must remain after the shard responds quickly again")
 	d := &w.proxy.router.resolver.delay
-	d.cover(time.Hour)
+	d.increase(time.Hour)
 	require.Equal(t, maxStretch*d.least, d.get(), "the delay must be limited")
 	d.until = time.Now()
 	require.Equal(t, d.least, d.get())

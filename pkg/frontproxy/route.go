@@ -169,7 +169,7 @@ func (t *shardTarget) identify(p *httputil.ProxyRequest) {
 }
 
 func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
-	if t.visit.conceals(r.Context(), res) {
+	if t.visit.mustConceal(r.Context(), res) {
 		return t.visit.revoked(r)
 	}
 	return nil

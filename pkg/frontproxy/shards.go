@@ -43,7 +43,7 @@ type shards struct {
 	book       *peers.Book
 	newBackend func(shard *peers.Peer) *backend
 	saver      *saver
-	seen       *dataSeen
+	seen       *dataEpochs
 
 	mu      sync.RWMutex
 	ways    map[string]way
@@ -57,7 +57,7 @@ type way struct {
 
 // newShards does not connect. root is the configuration for root, and config has the credentials for all shards.
 func newShards(root, config *rest.Config, o CompletedOptions, newBackend func(*peers.Peer) *backend) (*shards, error) {
-	seen := &dataSeen{}
+	seen := &dataEpochs{}
 	root, access := rest.CopyConfig(root), rest.CopyConfig(config)
 	root.Wrap(seen.wrap)
 	access.Wrap(seen.wrap)
