@@ -14,8 +14,8 @@ const (
 	// Other tags have the highest bit and seven bits of the entry's hash.
 	tagEmpty, tagRemoved, tagUsed = 0x00, 0x01, 0x80
 
-	everyByte = 0x01010101010101
-	highBits  = 0x80808080808080
+	lowBits  = 0x01010101010101
+	highBits = 0x80808080808080
 )
 
 // entry is an entry of a table with keys of type K. Its hash and key are immutable.
@@ -58,8 +58,8 @@ func (s groups[T]) after(at int) int {
 // matches returns a word with the highest bit set in each byte of tags that equals tag. Bytes above a match may be
 // false positives.
 func matches(tags, tag uint64) uint64 {
-	tags ^= everyByte * tag
-	return (tags - everyByte) &^ tags & highBits
+	tags ^= lowBits * tag
+	return (tags - lowBits) &^ tags & highBits
 }
 
 func (t *table[T, K, E]) find(hash uint64, key K) E {
