@@ -6,13 +6,13 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(leakRetrier{m}) }
 
-// patient lists tests that end while schemas are read, which outlives requests: client-go retries after a second if the
-// server is stopped.
-type patient struct{ *testing.M }
+// leakRetrier repeats the search for leaks, because tests may end while schemas are read. client-go retries after a
+// second if the server is stopped.
+type leakRetrier struct{ *testing.M }
 
-func (p patient) Run() int {
+func (p leakRetrier) Run() int {
 	code := p.M.Run()
 	for range 10 {
 		if goleak.Find() == nil {
