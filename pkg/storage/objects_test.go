@@ -8,7 +8,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/storage"
 )
 
-func TestPlaceOf(t *testing.T) {
+func TestObjectKeyOf(t *testing.T) {
 	const prefix = "/example.com/widgets/"
 	for key, want := range map[string]storage.ObjectKey{
 		prefix + "c/n/a":      {Cluster: "c", Namespace: "n", Name: "a"},

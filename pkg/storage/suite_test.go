@@ -165,7 +165,7 @@ func watchSuites() []suite {
 			storagetesting.RunTestWatchDispatchBookmarkEvents(ctx, t, e.store, e.cached)
 		}},
 		{name: "WatchBookmarksWithCorrectResourceVersion", waits: true, run: func(ctx context.Context, t *testing.T, e *suiteEnv) {
-			storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(ctx, t, patientStore{e.store})
+			storagetesting.RunTestOptionalWatchBookmarksWithCorrectResourceVersion(ctx, t, noDeadlineStore{e.store})
 		}},
 		{name: "SendInitialEventsBackwardCompatibility", run: plainSuite(storagetesting.RunSendInitialEventsBackwardCompatibility)},
 		{name: "WatchSemantics", created: true, ownEtcd: true, run: plainSuite(storagetesting.RunWatchSemantics)},
@@ -329,10 +329,10 @@ func (s consistentStore) GetList(ctx context.Context, key string, opts storage.L
 	return s.Get(ctx, key+"/none", storage.GetOptions{ResourceVersion: list.GetResourceVersion(), IgnoreNotFound: true}, &example.Pod{})
 }
 
-// patientStore creates objects without the deadline of the suite, which expects that 100 of them need less than 3 s.
-type patientStore struct{ storage.Interface }
+// noDeadlineStore creates objects without the deadline of the suite, which expects that 100 of them need less than 3 s.
+type noDeadlineStore struct{ storage.Interface }
 
-func (s patientStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (s noDeadlineStore) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	return s.Interface.Create(context.WithoutCancel(ctx), key, obj, out, ttl)
 }
 
