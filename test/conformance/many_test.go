@@ -110,9 +110,9 @@ func (m *manyDefinitions) checkDiscovery() {
 // that their ETags avoid transfers.
 func (m *manyDefinitions) checkOpenAPI() {
 	m.t.Helper()
-	patient := rest.CopyConfig(m.config)
-	patient.Timeout = 5 * time.Minute // the first document with a thousand definitions takes long on a busy machine
-	client, err := discovery.NewDiscoveryClientForConfig(patient)
+	withTimeout := rest.CopyConfig(m.config)
+	withTimeout.Timeout = 5 * time.Minute // the first document with a thousand definitions takes long on a busy machine
+	client, err := discovery.NewDiscoveryClientForConfig(withTimeout)
 	require.NoError(m.t, err)
 	v2, err := client.OpenAPISchema()
 	require.NoError(m.t, err)
