@@ -46,7 +46,7 @@ func TestIsolation(t *testing.T) {
 		Shards: 2, DevTokens: true,
 		// The front-proxy delays denials for existing and missing logical clusters.
 		ExtraArgs:   map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
-		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
+		SecondProxy: []string{"--index-timeout=" + slowTimeout.String()},
 	})
 	c := harness.Start(t, options)
 	w := newWorld(t, c)

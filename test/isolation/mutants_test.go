@@ -27,7 +27,7 @@ func TestCatchesMutants(t *testing.T) {
 	c := harness.Start(t, harness.Options{
 		Mode: harness.Processes, Binary: harness.Mutated(t, names...), Shards: 2, DevTokens: true,
 		ExtraArgs:   map[string][]string{"front-proxy": {"--index-timeout=1ms"}},
-		SecondProxy: []string{"--index-timeout=" + patientTimeout.String()},
+		SecondProxy: []string{"--index-timeout=" + slowTimeout.String()},
 	})
 	w := newWorld(t, c)
 	matches := map[string]func(f *finding) bool{

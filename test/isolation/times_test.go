@@ -21,10 +21,10 @@ import (
 var pairsFlag = flag.Int("pairs", 96, "number of response times for existing and for missing objects to compare for each form of request")
 
 const (
-	// patientProxy is a front-proxy with a realistic minimum duration of denials. The timeout of
+	// slowProxy is a front-proxy with a realistic minimum duration of denials. The timeout of
 	// the other front-proxy is shorter than the responses of shards.
-	patientProxy   = "front-proxy-2"
-	patientTimeout = 100 * time.Millisecond
+	slowProxy   = "front-proxy-2"
+	slowTimeout = 100 * time.Millisecond
 
 	// Times differ if both limits are exceeded: by the Mann-Whitney test, one of 10⁹ samples with
 	// equal times exceeds the first, and the second is more than the scheduler causes.
@@ -132,7 +132,7 @@ func (w *world) measure(t *testing.T, forms []*timed) {
 	}
 	t.Cleanup(transport.CloseIdleConnections)
 	send := func(r request) (time.Duration, error) {
-		url := w.Component(patientProxy).URL + r.form.paths[r.about]
+		url := w.Component(slowProxy).URL + r.form.paths[r.about]
 		req, err := http.NewRequestWithContext(t.Context(), r.form.method, url, strings.NewReader(r.form.bodies[r.about]))
 		if err != nil {
 			return 0, err
@@ -210,7 +210,7 @@ func TestCompare(t *testing.T) {
 		out := make([]time.Duration, *pairsFlag)
 		for i := range out {
 			// As on a busy machine, most delays are small and some are large.
-			out[i] = patientTimeout + late + time.Duration(random.ExpFloat64()*noise*float64(time.Millisecond))
+			out[i] = slowTimeout + late + time.Duration(random.ExpFloat64()*noise*float64(time.Millisecond))
 		}
 		return out
 	}
