@@ -35,8 +35,8 @@ func contextOf(t *testing.T, cluster, subject, verb string) context.Context {
 	return apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{Verb: verb})
 }
 
-// newImpatient returns a watchdog with a short grace period.
-func newImpatient() *Watchdog {
+// newWithShortGracePeriod returns a watchdog with a short grace period.
+func newWithShortGracePeriod() *Watchdog {
 	d := NewWatchdog(nil)
 	d.gracePeriod = time.Microsecond
 	return d
@@ -76,7 +76,7 @@ func writing(release <-chan struct{}) http.Handler {
 // throttles its user until it ends.
 func TestOverdueWrites(t *testing.T) {
 	for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
-		d := newImpatient()
+		d := newWithShortGracePeriod()
 		release := make(chan struct{})
 		ctx, end := context.WithCancel(contextOf(t, "a", "mallory", verb))
 		done := serve(ctx, d.Watch(writing(release), shortRunning))
@@ -101,7 +101,7 @@ func TestOverdueWrites(t *testing.T) {
 // before the deadline of the request, and 504 otherwise.
 func TestOverdueResponses(t *testing.T) {
 	for name, want := range map[string]int{"ends": http.StatusServiceUnavailable, "continues": http.StatusGatewayTimeout} {
-		d := newImpatient()
+		d := newWithShortGracePeriod()
 		release := make(chan struct{})
 		write := d.Watch(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			writing(release).ServeHTTP(w, r)
@@ -146,7 +146,7 @@ func TestOverdueResponses(t *testing.T) {
 // several throttle their logical cluster, except for root.
 func TestOverdueReads(t *testing.T) {
 	for cluster, want := range map[string]int{"a": http.StatusTooManyRequests, "root": http.StatusOK, "system:admin": http.StatusOK} {
-		d := newImpatient()
+		d := newWithShortGracePeriod()
 		release := make(chan struct{})
 		computing := d.Watch(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), shortRunning)
 		var all []<-chan struct{}
@@ -176,7 +176,7 @@ func TestOverdueReads(t *testing.T) {
 }
 
 func TestExempt(t *testing.T) {
-	d := newImpatient()
+	d := newWithShortGracePeriod()
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(apirequest.WithUser(contextOf(t, "a", "", "update"), &user.DefaultInfo{Name: user.APIServerUser}))
 	done := serve(ctx, d.Watch(writing(release), shortRunning))
@@ -189,7 +189,7 @@ func TestExempt(t *testing.T) {
 
 // TestCutStacks checks that goroutines with truncated stacks count.
 func TestCutStacks(t *testing.T) {
-	d := newImpatient()
+	d := newWithShortGracePeriod()
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(contextOf(t, "a", "mallory", "create"))
 	done := serve(ctx, d.Watch(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
