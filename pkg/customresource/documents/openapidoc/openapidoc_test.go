@@ -329,9 +329,9 @@ func testEntryIsCreatedOnce(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 	})
 	<-started
-	impatient, giveUp := context.WithCancel(t.Context())
-	giveUp()
-	_, err := once(impatient, l, "a", func(context.Context) (weight, error) { panic("another call already builds it") })
+	second, cancelSecond := context.WithCancel(t.Context())
+	cancelSecond()
+	_, err := once(second, l, "a", func(context.Context) (weight, error) { panic("another call already builds it") })
 	require.ErrorIs(t, err, context.Canceled)
 	made := 0
 	for range 4 {
