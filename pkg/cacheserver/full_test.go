@@ -47,9 +47,9 @@ func TestSyntheticDelay(t *testing.T) {
 		began := time.Now()
 		handler := delayed(time.Second)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = append(served, time.Since(began)) }))
 		handler.ServeHTTP(nil, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
-		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		handler.ServeHTTP(nil, httptest.NewRequestWithContext(impatient, http.MethodGet, "/", http.NoBody))
+		handler.ServeHTTP(nil, httptest.NewRequestWithContext(short, http.MethodGet, "/", http.NoBody))
 		require.Equal(t, []time.Duration{time.Second}, served)
 	})
 }
