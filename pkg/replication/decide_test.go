@@ -179,19 +179,19 @@ func TestTable(t *testing.T) {
 
 	// A canceled removal can be repeated, and the resource remains in the table meanwhile.
 	shards := schema.GroupResource{Group: "core.kcp.io", Resource: "shards"}
-	impatient, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
-		require.ErrorIs(t, table.Remove(impatient, shards), context.Canceled)
+		require.ErrorIs(t, table.Remove(canceled, shards), context.Canceled)
 	}
 	require.ErrorContains(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}), "being removed")
 	<-changed
 	now, _ := table.Lines()
 	require.NotSame(t, lines[shards], now[shards], "followers of the line must start over")
 	table.Delete(lines[shards])
-	require.Error(t, table.Remove(impatient, shards), "the deletion of the previous line must not complete the removal")
+	require.Error(t, table.Remove(canceled, shards), "the deletion of the previous line must not complete the removal")
 	table.Delete(now[shards])
-	require.NoError(t, table.Remove(impatient, shards))
+	require.NoError(t, table.Remove(canceled, shards))
 	require.NoError(t, table.Add(Resource{GroupVersionResource: shards.WithVersion("v1")}))
 }
 
