@@ -62,7 +62,7 @@ func (m *checkpointWriter) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-routine.C:
-		case <-m.news:
+		case <-m.acknowledgements:
 		}
 		if err := m.write(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(2).Info("Failed to write the checkpoint", "err", err)

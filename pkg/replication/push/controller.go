@@ -43,7 +43,7 @@ func NewPushController(config Config) (*Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &shared{config: config, slots: make(chan struct{}, maxWrites), news: make(chan struct{}, 1), kicked: make(chan struct{}, 1)}
+	s := &shared{config: config, slots: make(chan struct{}, maxWrites), acknowledgements: make(chan struct{}, 1), kicked: make(chan struct{}, 1)}
 	return &Controller{shared: s, mirrors: map[schema.GroupResource]*mirror{}, upstream: newUpstream(config)}, nil
 }
 
@@ -116,7 +116,7 @@ func (c *Controller) observe() *client.Registration {
 			for _, s := range c.sessions() {
 				s.observeCheckpoint(cp, restoredFromOlder)
 			}
-			signal(c.news)
+			signal(c.acknowledgements)
 		}
 	}
 	return c.config.Relay.Checkpoints.AddEventHandler(client.Handler[*replicationcheckpoints.ReplicationCheckpoint]{

@@ -28,7 +28,7 @@ const (
 )
 
 // replicated runs f in a bubble with a model whose objects are replicated.
-func replicated(t *testing.T, of trouble, f func(t *testing.T, m *model)) {
+func replicated(t *testing.T, of faults, f func(t *testing.T, m *model)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		m := newModel(t, 1, of)
@@ -85,7 +85,7 @@ func (m *model) damage() (keys []string) {
 // TestDigestsDetectLostEvents: digests find replicas that differ although no event has reported it. They are
 // repaired one by one, without any list.
 func TestDigestsDetectLostEvents(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		keys, lists := m.damage(), m.cache.lists
 		require.NotEqual(t, m.wanted(), m.has())
@@ -108,7 +108,7 @@ func TestDigestsDetectLostEvents(t *testing.T) {
 
 // TestOtherDataID: data with another ID is compared anew although its digests are the same.
 func TestOtherDataID(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		require.Zero(t, m.restarts(t))
 		m.cache.locked(func() { m.cache.dataID++ })
@@ -121,7 +121,7 @@ func TestOtherDataID(t *testing.T) {
 // TestDigestsUnavailable checks that a cache server that does not return digests temporarily is not treated like one
 // with other data, even if its history is compacted.
 func TestDigestsUnavailable(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		m.cache.locked(func() { m.cache.ill = true })
 		<-time.After(untilNoticed)
@@ -139,7 +139,7 @@ func TestDigestsUnavailable(t *testing.T) {
 // TestCheckpoints checks that checkpoints are renewed without changes, also by the next process. The loss of a checkpoint
 // causes a new comparison, and the restore of the shard from an older backup a new epoch.
 func TestCheckpoints(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		<-time.After(time.Minute)
 		first := m.cp(t)
 		require.NotEmpty(t, first.Epoch)
@@ -174,7 +174,7 @@ func TestCheckpoints(t *testing.T) {
 
 // TestResourcesAreAddedAndRemoved removes a resource from the table while the cache server is unreachable, and adds it again.
 func TestResourcesAreAddedAndRemoved(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		resource := replication.Resource{}
 		lines, _ := m.config.Table.Lines()
 		for _, l := range lines {
@@ -182,8 +182,8 @@ func TestResourcesAreAddedAndRemoved(t *testing.T) {
 		}
 		for range 2 {
 			m.fails(100)
-			impatient, cancel := context.WithTimeout(t.Context(), time.Second)
-			require.ErrorIs(t, m.config.Table.Remove(impatient, resource.GroupResource()), context.DeadlineExceeded)
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.ErrorIs(t, m.config.Table.Remove(short, resource.GroupResource()), context.DeadlineExceeded)
 			cancel()
 			require.NotEmpty(t, m.has())
 			m.fails(0)
@@ -199,7 +199,7 @@ func TestResourcesAreAddedAndRemoved(t *testing.T) {
 // TestReplicaIsDeletedAsCompared checks that an orphaned replica is only deleted in the compared version. Here another
 // client replaces it just before.
 func TestReplicaIsDeletedAsCompared(t *testing.T) {
-	replicated(t, trouble{}, func(t *testing.T, m *model) {
+	replicated(t, faults{}, func(t *testing.T, m *model) {
 		m.stop()
 		m.cache.onCheckpoint = nil
 		left := func(n int64) {

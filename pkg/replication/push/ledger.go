@@ -209,11 +209,12 @@ type shared struct {
 	config Config
 	// slots limits the concurrent writes of replicas.
 	slots chan struct{}
-	// news is signaled after acknowledgements that the last checkpoint does not contain, and kicked to compare digests
-	// soon.
-	news, kicked chan struct{}
-	// breaks counts the events after which the cache server may contain other data, and checked the checked ones.
-	breaks, checked atomic.Int64
+	// acknowledgements is signaled after acknowledgements that the last checkpoint does not contain, and kicked to
+	// compare digests soon.
+	acknowledgements, kicked chan struct{}
+	// disconnections counts the events after which the cache server may contain other data, and checked those that have
+	// been checked.
+	disconnections, checked atomic.Int64
 }
 
 // signal wakes the reader of a channel with a buffer.
@@ -224,13 +225,13 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// disconnected is called if the cache server may contain other data. uncertain is true until that has been checked.
+// disconnected is called if the cache server may contain other data. unchecked is true until that has been checked.
 func (s *shared) disconnected() {
-	s.breaks.Add(1)
+	s.disconnections.Add(1)
 	signal(s.kicked)
 }
 
-func (s *shared) uncertain() bool { return s.breaks.Load() != s.checked.Load() }
+func (s *shared) unchecked() bool { return s.disconnections.Load() != s.checked.Load() }
 
 // fetch requests the digests of all resources, of one resource, or of one of its buckets.
 func (s *shared) fetch(ctx context.Context, resource string, bucket ...int) (*digest.Response, error) {

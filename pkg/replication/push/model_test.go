@@ -25,8 +25,8 @@ import (
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
-// trouble selects the failures of a model.
-type trouble struct {
+// faults selects the failures of a model.
+type faults struct {
 	name string
 	// wild includes writes of other clients, and servers that lose data or are restored.
 	wild bool
@@ -34,7 +34,7 @@ type trouble struct {
 
 // model is a shard whose objects are replicated to a cache server.
 type model struct {
-	trouble
+	faults
 	t            *testing.T
 	seed         uint64
 	dice         *rand.Rand
@@ -50,9 +50,9 @@ type backup struct {
 	revision int64
 }
 
-func newModel(t *testing.T, seed uint64, of trouble) *model {
+func newModel(t *testing.T, seed uint64, of faults) *model {
 	t.Helper()
-	m := &model{trouble: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
+	m := &model{faults: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
 	m.cache.late = of.wild
 	m.config = Config{
 		Metrics: prometheus.NewRegistry(), CacheName: "cache",
@@ -62,7 +62,7 @@ func newModel(t *testing.T, seed uint64, of trouble) *model {
 	m.config.Table, err = replication.NewTable(replication.Resource{GroupVersionResource: corev1alpha1.SchemeGroupVersion.WithResource("shards"), Filter: tenancy.Replicated})
 	require.NoError(t, err)
 	if !of.wild {
-		m.cache.onCheckpoint = m.holdsCheckpoint
+		m.cache.onCheckpoint = m.requireCheckpoint
 	}
 	return m
 }
@@ -264,8 +264,8 @@ func (m *model) has() map[string]string {
 	return has
 }
 
-// holdsCheckpoint checks that a checkpoint only covers existing replicas, under the lock of the cache server.
-func (m *model) holdsCheckpoint(cp map[string]any) {
+// requireCheckpoint checks that a checkpoint only covers existing replicas, under the lock of the cache server.
+func (m *model) requireCheckpoint(cp map[string]any) {
 	covered, _, _ := unstructured.NestedString(cp, "resources", "shards.core.kcp.io", "resourceVersion")
 	upTo, err := strconv.ParseInt(covered, 10, 64)
 	if err != nil {
@@ -314,7 +314,7 @@ func (m *model) repairs(t *testing.T) (counts []int) {
 // TestEngineModel checks that the cache server is eventually up to date after any failures. If only the shard fails,
 // checkpoints must always be correct, and digests must find nothing to repair.
 func TestEngineModel(t *testing.T) {
-	for _, of := range []trouble{{name: "calm"}, {name: "wild", wild: true}} {
+	for _, of := range []faults{{name: "calm"}, {name: "wild", wild: true}} {
 		t.Run(of.name, func(t *testing.T) {
 			for seed := range bubble.Seeds(5, 2) {
 				bubble.Test(t, func(t *testing.T) { runModel(t, seed, of) })
@@ -323,7 +323,7 @@ func TestEngineModel(t *testing.T) {
 	}
 }
 
-func runModel(t *testing.T, seed uint64, of trouble) {
+func runModel(t *testing.T, seed uint64, of faults) {
 	t.Helper()
 	m := newModel(t, seed, of)
 	for range 20 {
@@ -341,7 +341,7 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	m.arrives(t, 20*time.Minute)
 	<-time.After(5 * time.Minute)
 	require.Equal(t, m.wanted(), m.has(), "seed %d: the replicas must stay up to date", seed)
-	m.holdsDigests()
+	m.requireDigests()
 	if !of.wild {
 		require.Equal(t, []int{0, 0, 0}, m.repairs(t), "seed %d: digests must not find differences", seed)
 	}
@@ -352,8 +352,8 @@ func runModel(t *testing.T, seed uint64, of trouble) {
 	m.end()
 }
 
-// holdsDigests checks the digest in the checkpoint.
-func (m *model) holdsDigests() {
+// requireDigests checks the digest in the checkpoint.
+func (m *model) requireDigests() {
 	m.cache.mu.Lock()
 	defer m.cache.mu.Unlock()
 	cp, root := decoded(m.cache.objects[checkpointKey]), m.cache.table().Root()

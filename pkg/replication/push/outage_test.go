@@ -24,7 +24,7 @@ func TestRecoveryAfterOutages(t *testing.T) {
 
 func runOutage(t *testing.T, outage time.Duration, starts bool) {
 	t.Helper()
-	m := newModel(t, 1, trouble{})
+	m := newModel(t, 1, faults{})
 	for range 20 {
 		m.edit(m.shard)
 	}

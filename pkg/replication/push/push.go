@@ -53,7 +53,7 @@ func (s *session) reconcile(ctx context.Context, key client.Key) (err error) {
 	if !done.since.IsZero() {
 		s.config.metrics.lag.WithLabelValues(s.config.CacheName, s.counted(), untilAcknowledged).Observe(time.Since(done.since).Seconds())
 	}
-	signal(s.news)
+	signal(s.acknowledgements)
 	return nil
 }
 

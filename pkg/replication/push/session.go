@@ -314,7 +314,7 @@ func (s *session) extent() (checkpoint, bool) {
 
 // checkpoint is extent for the shard itself. It does not advance while the cache server may contain other data.
 func (s *session) checkpoint() (checkpoint, bool) {
-	if !s.started.Load() || s.uncertain() {
+	if !s.started.Load() || s.unchecked() {
 		return s.ledger.last()
 	}
 	if s.source != nil {

@@ -73,7 +73,7 @@ func (v *verifier) run(ctx context.Context) {
 // verify compares once and repairs the differences.
 func (v *verifier) verify(ctx context.Context) error {
 	sessions, before := v.sessions(), map[*session]*moment{}
-	breaks, waiting := v.breaks.Load(), map[*session]bool{}
+	disconnections, waiting := v.disconnections.Load(), map[*session]bool{}
 	for _, s := range sessions {
 		waiting[s] = s.awaitsDigests()
 		if s.started.Load() {
@@ -106,7 +106,7 @@ func (v *verifier) verify(ctx context.Context) error {
 	}
 	err = errors.Join(errs...)
 	if err == nil {
-		v.checked.Store(breaks)
+		v.checked.Store(disconnections)
 	}
 	return err
 }
