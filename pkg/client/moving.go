@@ -148,9 +148,9 @@ func (i *Informer[T]) merge(reached string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	h, from := i.rangeState, i.ResourceVersion()
-	held, came := *h.loaded.covers.Load(), *h.incoming.covers.Load()
+	held, incoming := *h.loaded.covers.Load(), *h.incoming.covers.Load()
 	h.incoming.set(Ranges{})
-	if from == "" || reached == "" || came.Empty() {
+	if from == "" || reached == "" || incoming.Empty() {
 		return // everything, or the incoming ranges, are listed again
 	}
 	order, err := resourceversion.CompareResourceVersion(from, reached)
@@ -159,12 +159,12 @@ func (i *Informer[T]) merge(reached string) {
 		i.setResourceVersion("")
 		return
 	case order < 0:
-		h.floors = append(h.floors, floor{came, reached})
+		h.floors = append(h.floors, floor{incoming, reached})
 	case order > 0:
 		h.floors = append(h.floors, floor{held, from})
 		i.setResourceVersion(reached)
 	}
-	h.loaded.set(held.union(came))
+	h.loaded.set(held.union(incoming))
 }
 
 type running struct {
@@ -186,7 +186,7 @@ func (i *Informer[T]) start(ctx context.Context, c *connection, of *part) *runni
 }
 
 func (i *Informer[T]) load(ctx context.Context) *running {
-	c := newConnection(i.name+" (ranges that come)", i.source)
+	c := newConnection(i.name+" (incoming ranges)", i.source)
 	c.selected, c.pagesOnly, c.filterReport, c.counts = i.selected, i.pagesOnly, i.filterReport, i.counts
 	coming := &i.rangeState.incoming
 	c.requestRanges = func(bool) Ranges {

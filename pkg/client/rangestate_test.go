@@ -251,8 +251,8 @@ func TestMerge(t *testing.T) {
 	inParts(t, server, partsOf(t, ByCluster, 0), InformerOptions[*corev1.ConfigMap]{}, func(t *testing.T, i *sharded) {
 		pass(time.Second)
 		// The first stream has received none of this.
-		come := partsOf(t, ByCluster, 1)
-		for key := range server.in(come) {
+		incoming := partsOf(t, ByCluster, 1)
+		for key := range server.in(incoming) {
 			server.put(key, "second")
 			server.remove(key)
 			server.put(key, "third")
@@ -267,7 +267,7 @@ func TestMerge(t *testing.T) {
 		i.ranges.Set(partsOf(t, ByCluster, 0, 1))
 		pass(time.Second)
 		i.requireComplete(t, server)
-		require.Equal(t, len(server.in(come)), server.registered-sent)
+		require.Equal(t, len(server.in(incoming)), server.registered-sent)
 		require.Empty(t, i.deleted, "deletions before the range was added must not be notified")
 		require.Zero(t, i.counts.relists.Load())
 		server.fill(140, "fourth")
@@ -292,23 +292,23 @@ func TestMerge(t *testing.T) {
 // TestMergeOfLaterStream: if the first stream is ahead, both continue from the version of the second one, without
 // repeating events of the first.
 func TestMergeOfLaterStream(t *testing.T) {
-	held, came := partsOf(t, ByCluster, 0), partsOf(t, ByCluster, 1)
-	i := newScripted().informer(InformerOptions[*corev1.ConfigMap]{Ranges: held.union(came)})
+	held, incoming := partsOf(t, ByCluster, 0), partsOf(t, ByCluster, 1)
+	i := newScripted().informer(InformerOptions[*corev1.ConfigMap]{Ranges: held.union(incoming)})
 	i.assign(held)
 	i.requestRanges(true)
 	i.loadedCompletely()
 	i.setResourceVersion("120")
-	i.assign(held.union(came))
-	require.True(t, i.missing().Equal(came))
+	i.assign(held.union(incoming))
+	require.True(t, i.missing().Equal(incoming))
 	i.merge("110")
 	require.Equal(t, "110", i.ResourceVersion())
-	require.True(t, i.LoadedRanges().Equal(held.union(came)))
+	require.True(t, i.LoadedRanges().Equal(held.union(incoming)))
 	at := func(ranges Ranges, version string) event {
 		return event{position: position{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, deleted: true}
 	}
 	require.False(t, i.admits(&i.rangeState.loaded, at(held, "111")))
 	require.False(t, i.admits(&i.rangeState.loaded, at(held, "120")))
-	require.True(t, i.admits(&i.rangeState.loaded, at(came, "120")))
+	require.True(t, i.admits(&i.rangeState.loaded, at(incoming, "120")))
 	require.True(t, i.admits(&i.rangeState.loaded, at(held, "121")))
 	require.Empty(t, i.rangeState.floors)
 }
