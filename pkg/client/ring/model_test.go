@@ -31,7 +31,7 @@ func schedules(t *testing.T) (from, n uint64) {
 }
 
 // TestModel runs members that crash, freeze, lose the server and each other, join and leave at random, with clocks
-// that drift and jump. No slot may ever have two workers. When the trouble ends, each slot must have one, the parts
+// that drift and jump. No slot may ever have two workers. When the faults end, each slot must have one, the parts
 // must be balanced, and little may be written.
 func TestModel(t *testing.T) {
 	from, n := schedules(t)
@@ -100,7 +100,7 @@ func (s *schedule) play() {
 	for range 4 + s.rand.IntN(10) {
 		s.run(s.upTo(12 * time.Second))
 		s.backups = append(s.backups, s.backUp())
-		s.trouble()
+		s.injectFault()
 		s.jump()
 		for range s.rand.IntN(20) {
 			s.after(s.upTo(12*time.Second), func() { s.change(s.rand.IntN(slotCount)) })
@@ -134,7 +134,7 @@ func (s *schedule) worked() {
 	}
 }
 
-func (s *schedule) trouble() {
+func (s *schedule) injectFault() {
 	live := s.live()
 	if len(live) == 0 {
 		s.join(1)
