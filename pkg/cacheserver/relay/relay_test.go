@@ -103,7 +103,7 @@ func factoryOf(t *testing.T, server *httptest.Server) *client.Factory {
 
 // TestChoose checks the choice of the path for a shard.
 func TestChoose(t *testing.T) {
-	up, down, back := &source{}, &source{trouble: context.DeadlineExceeded, since: time.Now().Add(-time.Hour)}, &source{trouble: context.DeadlineExceeded, since: time.Now()}
+	up, down, back := &source{}, &source{lastErr: context.DeadlineExceeded, since: time.Now().Add(-time.Hour)}, &source{lastErr: context.DeadlineExceeded, since: time.Now()}
 	for _, tc := range []struct {
 		name string
 		ways []way
@@ -117,7 +117,7 @@ func TestChoose(t *testing.T) {
 		{name: "current source briefly unreachable", ways: []way{{source: up}, {source: back}}, now: back, want: back},
 		{name: "current source unreachable for long", ways: []way{{source: down}, {source: up}}, now: down, want: up},
 		{name: "no other source", ways: []way{{source: down}}, now: down, want: down},
-		{name: "all unreachable", ways: []way{{source: down}, {source: &source{trouble: context.DeadlineExceeded}}}, want: down},
+		{name: "all unreachable", ways: []way{{source: down}, {source: &source{lastErr: context.DeadlineExceeded}}}, want: down},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var now *relayedShard

@@ -41,7 +41,7 @@ type Relays struct {
 	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 	observer    *health.Observer
 	cached      cachedResources
-	news        chan struct{}
+	changes     chan struct{}
 
 	mu sync.Mutex
 	// running are the relayed shards. logged are the shards for which exceeding MaxHops has been logged.
@@ -67,7 +67,7 @@ func NewRelays(config Config, self Self, options ...client.FactoryOption) (*Rela
 	self.Timing = self.Timing.withDefaults()
 	everything := self.Replicas.Shard(request.Wildcard).Wildcard()
 	r := &Relays{
-		self: self, news: make(chan struct{}, 1), running: map[string]*relayedShard{}, logged: map[string]struct{}{},
+		self: self, changes: make(chan struct{}, 1), running: map[string]*relayedShard{}, logged: map[string]struct{}{},
 		checkpoints: replicationcheckpoints.Checkpoints.Informer(everything, client.InformerOptions[*replicationcheckpoints.ReplicationCheckpoint]{}),
 	}
 	r.cached = cachedResources{
@@ -96,7 +96,7 @@ func (r *Relays) Relays(shard string) bool {
 // changed triggers an assignment.
 func (r *Relays) changed() {
 	select {
-	case r.news <- struct{}{}:
+	case r.changes <- struct{}{}:
 	default:
 	}
 }
@@ -147,7 +147,7 @@ func (r *Relays) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-		case <-r.news:
+		case <-r.changes:
 		}
 		if r.checkpoints.HasSynced() {
 			r.assign(ctx)

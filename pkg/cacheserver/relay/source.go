@@ -176,9 +176,9 @@ type source struct {
 	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
 	mu sync.Mutex
-	// known is set while its identity is confirmed. trouble is the current problem and the time since which it exists.
+	// known is set while its identity is confirmed. lastErr is the current problem, which exists since the time in since.
 	known   bool
-	trouble error
+	lastErr error
 	since   time.Time
 	logged  time.Time
 	skewed  bool
@@ -271,11 +271,11 @@ func (s *source) failed(ctx context.Context, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	other := s.trouble == nil || errors.Is(err, errRefused) != errors.Is(s.trouble, errRefused)
-	if s.trouble == nil {
+	other := s.lastErr == nil || errors.Is(err, errRefused) != errors.Is(s.lastErr, errRefused)
+	if s.lastErr == nil {
 		s.since = time.Now()
 	}
-	if s.trouble = err; errors.Is(err, errRefused) {
+	if s.lastErr = err; errors.Is(err, errRefused) {
 		s.known = false
 	}
 	s.metrics.up.WithLabelValues(s.Name).Set(0)
@@ -288,10 +288,10 @@ func (s *source) failed(ctx context.Context, err error) {
 func (s *source) succeeded(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.trouble != nil || !s.known {
+	if s.lastErr != nil || !s.known {
 		klog.FromContext(ctx).Info("Relaying from a cache server", "cache", s.Name)
 	}
-	s.known, s.trouble = true, nil
+	s.known, s.lastErr = true, nil
 	s.metrics.up.WithLabelValues(s.Name).Set(1)
 }
 
@@ -299,7 +299,7 @@ func (s *source) succeeded(ctx context.Context) {
 func (s *source) usable() (ok bool, unreachable time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.trouble != nil {
+	if s.lastErr != nil {
 		unreachable = time.Since(s.since)
 	}
 	return s.known && s.checkpoints.HasSynced(), unreachable
