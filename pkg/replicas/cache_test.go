@@ -51,7 +51,7 @@ func TestCacheBehind(t *testing.T) {
 		s.sync(t, a)
 		pass(time.Second)
 		r.has(t, s.state())
-		r.news()
+		r.takeEvents()
 
 		a.replace(t, restore)
 		r.receives(t, 10*time.Second) // it has x01 as it was, x02 still, and x20 not yet
@@ -83,7 +83,7 @@ func TestRetainedObjects(t *testing.T) {
 		s.write("x21", "first")
 		s.sync(t, a)
 		pass(time.Second)
-		r.news()
+		r.takeEvents()
 		a.replace(t, restore)
 		pass(10 * time.Second)
 		s.remove("x20")
@@ -119,7 +119,7 @@ func TestRemovedShard(t *testing.T) {
 		r.receives(t, 10*time.Second)
 		r.Pause(func() { r.cache.removed = func(shard string) bool { return shard == s.name } })
 		pass(5 * time.Second)
-		require.Len(t, r.news(), 20)
+		require.Len(t, r.takeEvents(), 20)
 		r.has(t, map[client.Key]string{})
 	})
 }
@@ -138,7 +138,7 @@ func TestShardRollback(t *testing.T) {
 		s.checkpoint(a)
 		r.cache.Note(s.name, a.written[s.name]) // as the informer of checkpoints does
 		pass(5 * time.Second)
-		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.news())
+		require.ElementsMatch(t, []string{"delete x01@1002", "back x02@502", "update x02@502"}, r.takeEvents())
 		r.has(t, s.state())
 
 		// A cache without the new epoch lags behind, whatever its versions are.
@@ -148,7 +148,7 @@ func TestShardRollback(t *testing.T) {
 		s.write("x03", "again")
 		s.sync(t, a)
 		pass(5 * time.Second)
-		require.ElementsMatch(t, []string{"back x03@503", "update x03@503"}, r.news())
+		require.ElementsMatch(t, []string{"back x03@503", "update x03@503"}, r.takeEvents())
 		r.has(t, s.state())
 	})
 }
@@ -258,9 +258,9 @@ func TestCacheModel(t *testing.T) {
 				want := shards[0].state()
 				maps.Copy(want, shards[1].state())
 				r.has(t, want)
-				news := fmt.Sprint(r.news())
+				events := fmt.Sprint(r.takeEvents())
 				for _, wrong := range []string{"back ", "again ", "wrong: "} {
-					require.NotContains(t, news, wrong)
+					require.NotContains(t, events, wrong)
 				}
 			})
 		})

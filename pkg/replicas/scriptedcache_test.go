@@ -230,7 +230,7 @@ func (r *cacheReader) checkpointVersion(shard string) int {
 	return version
 }
 
-func (r *cacheReader) news() []string {
+func (r *cacheReader) takeEvents() []string {
 	bubble.Wait()
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -243,7 +243,7 @@ func (r *cacheReader) news() []string {
 func (r *cacheReader) receives(t *testing.T, d time.Duration, want ...string) {
 	t.Helper()
 	pass(d)
-	require.Equal(t, want, r.news())
+	require.Equal(t, want, r.takeEvents())
 }
 
 func (r *cacheReader) known() map[client.Key]string {
@@ -284,7 +284,7 @@ func reading(t *testing.T, cache *scriptedCache, f func(t *testing.T, r *cacheRe
 		running(t, r)
 		pass(time.Second)
 		require.True(t, r.HasSynced(), r.LastError())
-		r.news()
+		r.takeEvents()
 		f(t, r)
 	})
 }
