@@ -21,7 +21,7 @@ import (
 
 // TestReplicasOfTypes checks which type is used if several shards have one at the same path.
 func TestReplicasOfTypes(t *testing.T) {
-	born := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	created := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	meta := func(shard, cluster, path, name string, age time.Duration) metav1.ObjectMeta {
 		annotations := map[string]string{logicalcluster.AnnotationKey: cluster}
 		if path != "" {
@@ -30,7 +30,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		if shard != "" {
 			annotations[request.ShardAnnotation] = shard
 		}
-		return metav1.ObjectMeta{Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(born.Add(-age))}
+		return metav1.ObjectMeta{Name: name, Annotations: annotations, CreationTimestamp: metav1.NewTime(created.Add(-age))}
 	}
 	here, cache := clienttest.New(t, kinds.Scheme), clienttest.New(t, kinds.Scheme)
 	wt := func(server *clienttest.Server, shard, cluster, path, name string, age time.Duration) {
@@ -44,7 +44,7 @@ func TestReplicasOfTypes(t *testing.T) {
 		here.Put(t, kinds.LogicalClusters.GroupVersionResource, obj)
 	}
 	deleting := func(obj *metav1.ObjectMeta) {
-		obj.DeletionTimestamp, obj.Finalizers = &metav1.Time{Time: born}, []string{"x/y"}
+		obj.DeletionTimestamp, obj.Finalizers = &metav1.Time{Time: created}, []string{"x/y"}
 	}
 	for _, name := range []string{"blue", "green", "leaving", "self"} {
 		shard := &corev1alpha1.Shard{ObjectMeta: meta("root", "root", "", name, 0)}
