@@ -66,7 +66,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if s.seen != nil {
 		s.seen[key] = struct{}{}
 	}
-	news, version := event{position: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.informer.guard.Version(obj)
+	change, version := event{position: at, key: key, uid: obj.GetUID(), version: obj.GetResourceVersion()}, s.informer.guard.Version(obj)
 	obj, err := s.informer.prepare(obj)
 	if err != nil {
 		// One invalid object must not block the others.
@@ -75,7 +75,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	}
 	s.informer.mu.Lock()
 	defer s.informer.mu.Unlock()
-	if s.informer.admits(s.part, news) && s.informer.guard.Put(key, obj, news.version, version) {
+	if s.informer.admits(s.part, change) && s.informer.guard.Put(key, obj, change.version, version) {
 		s.informer.upsert(key, obj)
 	}
 	return nil
