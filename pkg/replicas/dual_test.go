@@ -30,9 +30,9 @@ type federation struct {
 	own, cache *scripted
 	notified   map[client.Key]string
 
-	mu      sync.Mutex
-	stateOf map[string]ShardState
-	holds   map[logicalcluster.Name]bool
+	mu         sync.Mutex
+	stateOf    map[string]ShardState
+	hasContent map[logicalcluster.Name]bool
 }
 
 func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["content"]} }
@@ -40,7 +40,7 @@ func contents(obj *corev1.ConfigMap) []string { return []string{obj.Data["conten
 func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federation)) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
-		d := &federation{own: own, cache: cache, notified: map[client.Key]string{}, stateOf: map[string]ShardState{}, holds: map[logicalcluster.Name]bool{}}
+		d := &federation{own: own, cache: cache, notified: map[client.Key]string{}, stateOf: map[string]ShardState{}, hasContent: map[logicalcluster.Name]bool{}}
 		options := client.InformerOptions[*corev1.ConfigMap]{Indexers: map[string]client.IndexFunc[*corev1.ConfigMap]{"content": contents}}
 		mine := kinds.ConfigMaps.Informer(own.factory(t).Wildcard(), options)
 		others := kinds.ConfigMaps.Informer(cache.factory(t).Shard("*").Wildcard(), OfOthers("self", options))
@@ -54,7 +54,7 @@ func federate(t *testing.T, own, cache *scripted, f func(t *testing.T, d *federa
 func (d *federation) owns(cluster logicalcluster.Name) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.holds[cluster]
+	return d.hasContent[cluster]
 }
 
 func (d *federation) shardState(shard string) ShardState {
@@ -66,14 +66,14 @@ func (d *federation) shardState(shard string) ShardState {
 	return Active
 }
 
-func (d *federation) expected(stateOf func(string) ShardState, holds map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
+func (d *federation) expected(stateOf func(string) ShardState, hasContent map[logicalcluster.Name]bool) map[client.Key]*corev1.ConfigMap {
 	seen := map[client.Key]*corev1.ConfigMap{}
 	for _, obj := range d.own.objects {
 		seen[client.KeyOf(obj)] = obj
 	}
 	copies := map[client.Key][]*corev1.ConfigMap{}
 	for key, obj := range d.cache.objects {
-		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && stateOf(key.Shard) != Removed && !holds[key.Cluster] {
+		if mine := seen[client.KeyOf(obj)]; mine == nil && key.Shard != "self" && stateOf(key.Shard) != Removed && !hasContent[key.Cluster] {
 			copies[client.KeyOf(obj)] = append(copies[client.KeyOf(obj)], obj)
 		}
 	}
@@ -119,7 +119,7 @@ func (d *federation) agrees(t *testing.T) {
 	d.AddEventHandler(recordingTo(t, late)).Remove()
 	require.Equal(t, notified, late)
 
-	want := d.expected(d.shardState, d.holds)
+	want := d.expected(d.shardState, d.hasContent)
 	for i := range 30 {
 		key := scriptedKey(i)
 		obj, err := d.Get(key.Cluster, key.Namespace, key.Name)
@@ -185,7 +185,7 @@ func TestDualModel(t *testing.T) {
 					case 3:
 						d.mu.Lock()
 						d.stateOf[[]string{"blue", "green"}[r.IntN(2)]] = ShardState(r.IntN(3))
-						d.holds[scriptedKey(r.IntN(3)).Cluster] = r.IntN(2) == 0
+						d.hasContent[scriptedKey(r.IntN(3)).Cluster] = r.IntN(2) == 0
 						d.mu.Unlock()
 					case 4:
 						key := scriptedKey(r.IntN(30))
@@ -325,7 +325,7 @@ func TestDualWithoutOthers(t *testing.T) {
 	cache.put(t, replicaKey("blue", 1), "blue")
 	cache.next = unavailable
 	federate(t, own, cache, func(t *testing.T, d *federation) {
-		d.holds["held"] = true
+		d.hasContent["held"] = true
 		require.ErrorIs(t, d.Complete(), client.ErrIncomplete)
 		pass(time.Minute)
 		require.NoError(t, d.WaitForSync(t.Context()), "the own shard must be sufficient")
