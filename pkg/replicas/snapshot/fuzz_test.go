@@ -28,7 +28,7 @@ func (*memory) String() string { return "memory" }
 // FuzzRestore: for any content of the store, only a complete snapshot of this server is restored.
 func FuzzRestore(f *testing.F) {
 	whole := &memory{}
-	require.NoError(f, NewReplicaSnapshot(Config{Store: whole, Server: "one", Sources: []Source{&source{name: "a", holds: []string{`{"x":1}`}}, &source{name: "b"}}}).Save(f.Context()))
+	require.NoError(f, NewReplicaSnapshot(Config{Store: whole, Server: "one", Sources: []Source{&source{name: "a", items: []string{`{"x":1}`}}, &source{name: "b"}}}).Save(f.Context()))
 	f.Add(whole.content, false)
 	_, body, _ := bytes.Cut(whole.content, []byte("\n"))
 	for _, seed := range []string{string(body), `{"a":null}`, `{"a":[null]}`, `{"a":"x"}`, `{"a":[1],"a":[2],"b":{}}`, "[]", "{", ""} {
@@ -45,18 +45,18 @@ func FuzzRestore(f *testing.F) {
 		var snapshot map[string]json.RawMessage
 		var objects []json.RawMessage
 		if err := json.Unmarshal(body, &snapshot); err != nil || json.Unmarshal(snapshot["a"], &objects) != nil {
-			require.Nil(t, a.holds, "invalid content must not be restored")
+			require.Nil(t, a.items, "invalid content must not be restored")
 			return
 		}
-		if a.holds == nil {
+		if a.items == nil {
 			require.False(t, sign, "a complete snapshot must be restored")
 			return
 		}
 		sum := sha256.Sum256(body)
 		require.Contains(t, strings.ToLower(string(first)), hex.EncodeToString(sum[:]))
-		require.Len(t, a.holds, len(objects))
+		require.Len(t, a.items, len(objects))
 		for i, text := range objects {
-			require.Equal(t, string(text), a.holds[i])
+			require.Equal(t, string(text), a.items[i])
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 
 type source struct {
 	name    string
-	holds   []string
+	items   []string
 	changes uint64
 	saveErr error
 }
@@ -28,30 +28,30 @@ func (s *source) Resource() schema.GroupResource { return schema.GroupResource{R
 func (s *source) Changes() uint64                { return s.changes }
 
 func (s *source) Save() (saved []json.RawMessage, err error) {
-	for _, text := range s.holds {
+	for _, text := range s.items {
 		saved = append(saved, json.RawMessage(text))
 	}
 	return saved, s.saveErr
 }
 
 func (s *source) Restore(saved []json.RawMessage) error {
-	s.holds = []string{}
+	s.items = []string{}
 	for _, text := range saved {
-		s.holds = append(s.holds, string(text))
+		s.items = append(s.items, string(text))
 	}
 	return nil
 }
 
 func TestSnapshot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "replicas", "snapshot")
-	a, b := &source{name: "a", holds: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", saveErr: errors.New("unreachable")}
+	a, b := &source{name: "a", items: []string{`{"x":1}`, `"y"`}, changes: 2}, &source{name: "b", saveErr: errors.New("unreachable")}
 	of := func(server string, age time.Duration) (found map[string][]string) {
 		to := []Source{&source{name: "a"}, &source{name: "b"}, &source{name: "new"}}
 		NewReplicaSnapshot(Config{Store: File(file), Server: server, MaxAge: age, Sources: to}).Restore(t.Context())
 		found = map[string][]string{}
 		for _, s := range to {
-			if s, _ := s.(*source); s.holds != nil {
-				found[s.name] = s.holds
+			if s, _ := s.(*source); s.items != nil {
+				found[s.name] = s.items
 			}
 		}
 		return found
@@ -75,7 +75,7 @@ func TestSnapshot(t *testing.T) {
 	after, err := os.Stat(file)
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after))
-	a.holds, a.changes = []string{`3`}, 3
+	a.items, a.changes = []string{`3`}, 3
 	b.saveErr = errors.New("unreachable")
 	require.Error(t, s.Save(t.Context()))
 	require.Equal(t, want, of("one", 0))
@@ -96,7 +96,7 @@ func TestSnapshot(t *testing.T) {
 		require.NoError(t, NewReplicaSnapshot(Config{Store: File(file), Server: "one", Data: data, Sources: []Source{&source{name: "a"}}}).Save(t.Context()))
 		here := &source{name: "a"}
 		NewReplicaSnapshot(Config{Store: File(file), Server: "one", Data: "mine", Sources: []Source{here}}).Restore(t.Context())
-		require.Equal(t, used, here.holds != nil, data)
+		require.Equal(t, used, here.items != nil, data)
 	}
 }
 
@@ -127,19 +127,19 @@ func TestSealed(t *testing.T) {
 		a, b := &source{name: "a"}, &source{name: "b"}
 		config.Sources = []Source{a, b}
 		NewReplicaSnapshot(config).Restore(t.Context())
-		return [][]string{a.holds, b.holds}
+		return [][]string{a.items, b.items}
 	}
-	holding := config
-	holding.Sources = []Source{&source{name: "a", holds: []string{`"plain"`}}, &source{name: "b", holds: []string{`1`}}}
-	require.NoError(t, NewReplicaSnapshot(holding).Save(t.Context()))
+	saved := config
+	saved.Sources = []Source{&source{name: "a", items: []string{`"plain"`}}, &source{name: "b", items: []string{`1`}}}
+	require.NoError(t, NewReplicaSnapshot(saved).Save(t.Context()))
 	content, err := os.ReadFile(string(file))
 	require.NoError(t, err)
 	require.NotContains(t, string(content), "plain")
 	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(config))
 	require.Equal(t, [][]string{nil, nil}, restored(Config{Store: file}), "sealed content must not be restored without Open")
 
-	holding.Seal = nil
-	require.NoError(t, NewReplicaSnapshot(holding).Save(t.Context()))
+	saved.Seal = nil
+	require.NoError(t, NewReplicaSnapshot(saved).Save(t.Context()))
 	require.Equal(t, [][]string{nil, nil}, restored(config), "plain content must not be restored with Open")
 	require.Equal(t, [][]string{{`"plain"`}, {`1`}}, restored(Config{Store: file}))
 }
