@@ -47,7 +47,7 @@ func TestLessUsedShardIsPreferred(t *testing.T) {
 
 	limited := placing(t, 100, &claims{}, shard("a", workspaces(60, 100)), shard("b", workspaces(500, 10000)))
 	require.Equal(t, map[string]int{"b": 100}, limited, "shares of the limits must be compared")
-	fat := holding(shardload.Load{Storage: shardload.Amount{Used: 4 << 30, Limit: 8 << 30}})
+	fat := withLoad(shardload.Load{Storage: shardload.Amount{Used: 4 << 30, Limit: 8 << 30}})
 	require.Equal(t, map[string]int{"b": 100}, placing(t, 100, &claims{}, shard("a", fat), shard("b", workspaces(500, 10000))), "shares of the storage must be compared")
 	unknown := placing(t, 1000, &claims{}, shard("a", workspaces(500, 0)), shard("b"))
 	require.InDelta(t, 500, unknown["a"], 100, "shards with an unknown load must be chosen equally")

@@ -42,10 +42,10 @@ func unready(s *corev1alpha1.Shard) {
 
 func isReady(s *corev1alpha1.Shard) { conditions.MarkTrue(s, conditionsv1alpha1.ReadyCondition) }
 
-func holding(load shardload.Load) func(*corev1alpha1.Shard) { return load.SetOnShard }
+func withLoad(load shardload.Load) func(*corev1alpha1.Shard) { return load.SetOnShard }
 
 func workspaces(used, limit int64) func(*corev1alpha1.Shard) {
-	return holding(shardload.Load{Workspaces: shardload.Amount{Used: used, Limit: limit}})
+	return withLoad(shardload.Load{Workspaces: shardload.Amount{Used: used, Limit: limit}})
 }
 
 func nothing(*corev1alpha1.Shard) shardObservation { return shardObservation{} }
@@ -88,8 +88,8 @@ func TestChooseShard(t *testing.T) {
 		"all full": {
 			ws: anywhere,
 			shards: []*corev1alpha1.Shard{
-				shard("b", holding(shardload.Load{Objects: shardload.Amount{Used: 11, Limit: 10}})),
-				shard("c", holding(shardload.Load{Storage: shardload.Amount{Used: 3 << 20, Limit: 3 << 20}})), shard("a", workspaces(3, 3)),
+				shard("b", withLoad(shardload.Load{Objects: shardload.Amount{Used: 11, Limit: 10}})),
+				shard("c", withLoad(shardload.Load{Storage: shardload.Amount{Used: 3 << 20, Limit: 3 << 20}})), shard("a", workspaces(3, 3)),
 			},
 			problem: "no shard is available: each has reached --max-objects, or has reached --max-storage, or has reached --max-workspaces",
 		},
