@@ -258,13 +258,13 @@ func TestLimit(t *testing.T) {
 // TestFile: a new CA causes a sweep, and invalid content is ignored.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ca.crt")
-	place := func(content string) {
+	write := func(content string) {
 		t.Helper()
 		require.NoError(t, os.WriteFile(path+".new", []byte(content), 0o600))
 		require.NoError(t, os.Rename(path+".new", path))
 	}
 	first, second := read(t, authority(t)), read(t, authority(t))
-	place(first)
+	write(first)
 	file, err := OpenFile(path)
 	require.NoError(t, err)
 
@@ -274,20 +274,20 @@ func TestFile(t *testing.T) {
 	running.Go(func() { _ = file.Run(ctx) })
 	stop, err := (&sweeper{configMapReconciler: s.configMapReconciler(file), namespaces: func() []*corev1.Namespace { return s.namespaces }, wait: newRateLimiter().Wait}).source(ctx, nil)
 	require.NoError(t, err)
-	holds := func(content string) {
+	requireContent := func(content string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			m, err := in{s, client.Key{Cluster: "one", Name: "ns"}}.Get(ctx, "", metav1.GetOptions{})
 			return err == nil && m.Data[dataKey] == content
 		}, 30*time.Second, time.Millisecond)
 	}
-	holds(first)
-	place("no certificate")
+	requireContent(first)
+	write("no certificate")
 	_, err = file.load()
 	require.ErrorContains(t, err, "no PEM certificate")
 	require.Equal(t, first, string(file.Content()))
-	place(second + first)
-	holds(second + first)
+	write(second + first)
+	requireContent(second + first)
 	stop()
 	cancel()
 	running.Wait()
