@@ -197,17 +197,17 @@ func fails(t *testing.T) {
 	failure := errors.New("broken")
 	require.ErrorIs(t, election(c, "one").Lead(t.Context(), func(context.Context) error { return failure }), failure)
 
-	holding := make(chan struct{})
+	leading := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
 		_ = election(c, "two").Lead(ctx, func(ctx context.Context) error {
-			close(holding)
+			close(leading)
 			<-ctx.Done()
 			return nil
 		})
 	})
-	<-holding
+	<-leading
 	never, stop := context.WithTimeout(t.Context(), lease)
 	defer stop()
 	require.NoError(t, election(c, "three").Lead(never, func(context.Context) error { return failure }))
