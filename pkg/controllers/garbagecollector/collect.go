@@ -136,11 +136,11 @@ func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, err
 	})
 }
 
-// anyDependent reports whether holds returns true for a dependent of an object, as read by get.
-func (c *collector) anyDependent(ctx context.Context, item Item, o object, get func(context.Context, Item) (object, error), holds func(d dependent, of *object) bool) (bool, error) {
+// anyDependent reports whether matches returns true for a dependent of an object, as read by get.
+func (c *collector) anyDependent(ctx context.Context, item Item, o object, get func(context.Context, Item) (object, error), matches func(d dependent, of *object) bool) (bool, error) {
 	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
 		of, err := get(ctx, d.item)
-		if err != nil || holds(d, &of) {
+		if err != nil || matches(d, &of) {
 			return err == nil, err
 		}
 	}
