@@ -100,12 +100,12 @@ func NewAuthenticationConfigurations(c Config) *reconcile.Controller[client.Key]
 		}
 		return keys
 	}
-	holds := func(why string, obj *tenancyv1alpha1.WorkspaceAuthenticationConfiguration) bool {
+	hasReason := func(why string, obj *tenancyv1alpha1.WorkspaceAuthenticationConfiguration) bool {
 		return why == tenancy.GroupName && slices.ContainsFunc(c.WorkspaceTypes.Lister().Cluster(logicalcluster.From(obj)).List(nil), func(wt *tenancyv1alpha1.WorkspaceType) bool {
 			return slices.Contains(named(wt), client.KeyOf(obj))
 		})
 	}
-	return newController(c, kinds.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, holds, reconcile.FromInformer(c.WorkspaceTypes, named))
+	return newController(c, kinds.WorkspaceAuthenticationConfigurations, c.AuthenticationConfigurations, hasReason, reconcile.FromInformer(c.WorkspaceTypes, named))
 }
 
 // NameOf returns the name of the controller for a resource.
@@ -164,8 +164,8 @@ func firstAndLast[T client.Object](informer *client.Informer[T], of func(logical
 	}
 }
 
-// newController returns a controller that updates the annotation of objects. holds reports whether a reason applies.
-func newController[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T], holds func(why string, obj T) bool, more ...reconcile.Source[client.Key]) *reconcile.Controller[client.Key] {
+// newController returns a controller that updates the annotation of objects. hasReason reports whether a reason applies.
+func newController[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T], hasReason func(why string, obj T) bool, more ...reconcile.Source[client.Key]) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: NameOf(resource.Resource),
 		Reconcile: func(ctx context.Context, key client.Key) (reconcile.Result, error) {
@@ -174,7 +174,7 @@ func newController[T client.Object, L runtime.Object](c Config, resource client.
 				return reconcile.Result{}, nil //nolint:nilerr // deleted
 			}
 			before := obj.GetAnnotations()[annotation]
-			after := annotated(before, func(why string) bool { return holds(why, obj) })
+			after := annotated(before, func(why string) bool { return hasReason(why, obj) })
 			if before == after {
 				return reconcile.Result{}, nil
 			}
@@ -329,16 +329,16 @@ func hasSubject(why string, binding *rbacv1.ClusterRoleBinding) bool {
 }
 
 // annotated returns the updated value of the annotation. Other reasons do not change.
-func annotated(before string, holds func(why string) bool) string {
+func annotated(before string, hasReason func(why string) bool) string {
 	var all []string
 	if before != "" {
 		all = strings.Split(before, ",")
 	}
 	for _, why := range reasons {
 		switch has := slices.Contains(all, why.name); {
-		case has && !holds(why.name):
+		case has && !hasReason(why.name):
 			all = slices.DeleteFunc(all, func(other string) bool { return other == why.name })
-		case !has && holds(why.name):
+		case !has && hasReason(why.name):
 			all = append(all, why.name)
 		}
 	}

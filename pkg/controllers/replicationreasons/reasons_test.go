@@ -74,7 +74,7 @@ func TestSubjects(t *testing.T) {
 }
 
 func TestAnnotated(t *testing.T) {
-	for _, test := range []struct{ before, holds, want string }{
+	for _, test := range []struct{ before, hasReason, want string }{
 		{"", "", ""},
 		{"", "apis.kcp.io", "apis.kcp.io"},
 		{"apis.kcp.io", "apis.kcp.io", "apis.kcp.io"},
@@ -84,6 +84,6 @@ func TestAnnotated(t *testing.T) {
 		{"tenancy.kcp.io,true,apis.kcp.io", "", "true"},
 		{"a,,b", "", "a,,b"},
 	} {
-		require.Equal(t, test.want, annotated(test.before, func(why string) bool { return why == test.holds }), "%+v", test)
+		require.Equal(t, test.want, annotated(test.before, func(why string) bool { return why == test.hasReason }), "%+v", test)
 	}
 }
