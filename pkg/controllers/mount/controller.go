@@ -196,8 +196,8 @@ func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) 
 
 // changed is called for each write on the shard. An empty key stands for any object.
 func (f *follower) changed(queue reconcile.Queue[client.Key], key string) {
-	if place, ok := storage.ObjectKeyOf(definitions, key); ok {
-		f.redefined(queue, place.Cluster)
+	if definition, ok := storage.ObjectKeyOf(definitions, key); ok {
+		f.redefined(queue, definition.Cluster)
 		return
 	}
 	for _, mount := range f.mounts.Of(key) {
