@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	place          = Location{Shard: "far", Cluster: "provider"}
+	location       = Location{Shard: "far", Cluster: "provider"}
 	configMaps     = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	errUnreachable = errors.New("connection refused")
 )
@@ -126,7 +126,7 @@ func newCache(t *testing.T) (*shard, *Cache, *Kind) {
 
 func kindOf(t *testing.T, c *Cache) *Kind {
 	t.Helper()
-	k, err := c.Kind(place, configMaps)
+	k, err := c.Kind(location, configMaps)
 	require.NoError(t, err)
 	return k
 }
@@ -252,7 +252,7 @@ func TestBounds(t *testing.T) {
 			_, err := k.ByNamespace(fmt.Sprint("n", i)).Get("b")
 			require.NoError(t, err)
 			require.LessOrEqual(t, c.bytes, 2*maxProviderBytes)
-			require.LessOrEqual(t, c.providers[place].bytes, maxProviderBytes)
+			require.LessOrEqual(t, c.providers[location].bytes, maxProviderBytes)
 		}
 		before := far.count()
 		requireValue(t, other, "1")
@@ -260,9 +260,9 @@ func TestBounds(t *testing.T) {
 
 		// The total.
 		for i := range 12 {
-			k, err := c.Kind(Location{Shard: "far", Cluster: place.Cluster + "x"}, configMaps)
+			k, err := c.Kind(Location{Shard: "far", Cluster: location.Cluster + "x"}, configMaps)
 			require.NoError(t, err)
-			k.at.Cluster = place.Cluster + "y"
+			k.at.Cluster = location.Cluster + "y"
 			k.at.Shard = fmt.Sprint("far-", i)
 			for i := range 9 {
 				_, err := k.ByNamespace(fmt.Sprint("n", i)).Get("b")
@@ -307,7 +307,7 @@ func TestPaths(t *testing.T) {
 	before := far.count()
 	for _, name := range []string{"", ".", "..", "../secrets/s", "a/b", "a%2Fb"} {
 		requireNone(t, k, name)
-		_, err := c.Kind(place, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"})
+		_, err := c.Kind(location, schema.GroupVersionKind{Group: "apis", Version: name + "/..", Kind: "ConfigMap"})
 		require.ErrorIs(t, err, ErrNotServed)
 	}
 	_, err := k.ByNamespace("..").List(labels.Everything())
