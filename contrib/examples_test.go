@@ -186,7 +186,7 @@ func dashboardIsServed(t *testing.T, example string, replicas ...*replica) {
 	}
 	for i := range uses {
 		uses[i].Query, err = ParseQuery(uses[i].Expr)
-		require.NoError(t, err, "%s: %s", file, uses[i].Place)
+		require.NoError(t, err, "%s: %s", file, uses[i].Location)
 	}
 	require.Empty(t, served.Missing(uses), file)
 }

@@ -17,15 +17,15 @@ func TestUses(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(uses), 30)
 	for _, use := range uses {
-		require.NotEmpty(t, use.Query.Selectors, "%s: %s", use.Place, use.Expr)
+		require.NotEmpty(t, use.Query.Selectors, "%s: %s", use.Location, use.Expr)
 	}
-	places := make([]string, 0, len(uses))
+	locations := make([]string, 0, len(uses))
 	for _, use := range uses {
-		places = append(places, use.Place)
+		locations = append(locations, use.Location)
 	}
-	require.Contains(t, places, "dashboard, variable job")
-	require.Contains(t, places, `dashboard, panel "Open sharded watches"`)
-	require.Contains(t, places, "alert ShardplaneComponentDown")
+	require.Contains(t, locations, "dashboard, variable job")
+	require.Contains(t, locations, `dashboard, panel "Open sharded watches"`)
+	require.Contains(t, locations, "alert ShardplaneComponentDown")
 }
 
 // TestJobs checks that the scrape configuration contains the jobs in the expressions.
@@ -49,7 +49,7 @@ func TestJobs(t *testing.T) {
 		for _, selector := range use.Query.Selectors {
 			for _, matcher := range selector.Matchers {
 				if matcher.Label == "job" && matcher.Op == "=" {
-					require.Contains(t, names, matcher.Value, use.Place)
+					require.Contains(t, names, matcher.Value, use.Location)
 				}
 			}
 		}
@@ -141,7 +141,7 @@ func TestMissing(t *testing.T) {
 	} {
 		query, err := ParseQuery(expr)
 		require.NoError(t, err)
-		missing := served.Missing([]Use{{Place: "here", Expr: expr, Query: query}})
+		missing := served.Missing([]Use{{Location: "here", Expr: expr, Query: query}})
 		if want == "" {
 			require.Empty(t, missing, expr)
 			continue

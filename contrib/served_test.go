@@ -38,7 +38,7 @@ var (
 
 // Gap is a metric or label of an expression that is not served.
 type Gap struct {
-	Place string
+	Location string
 	// If Label is empty, none of Jobs serve Metric. Otherwise none of its series have the label, or the label with Value if that is
 	// set. If Metric is empty, the expression groups by the label.
 	Metric, Label, Value string
@@ -49,13 +49,13 @@ type Gap struct {
 func (g Gap) String() string {
 	switch {
 	case g.Label == "":
-		return fmt.Sprintf("%s: metric %s is not served by %s", g.Place, g.Metric, g.Jobs)
+		return fmt.Sprintf("%s: metric %s is not served by %s", g.Location, g.Metric, g.Jobs)
 	case g.Metric == "":
-		return fmt.Sprintf("%s: groups by %s, but none of its series have the label", g.Place, g.Label)
+		return fmt.Sprintf("%s: groups by %s, but none of its series have the label", g.Location, g.Label)
 	case g.Value == "":
-		return fmt.Sprintf("%s: no series of %s has the label %s", g.Place, g.Metric, g.Label)
+		return fmt.Sprintf("%s: no series of %s has the label %s", g.Location, g.Metric, g.Label)
 	default:
-		return fmt.Sprintf("%s: no series of %s has %s=%q", g.Place, g.Metric, g.Label, g.Value)
+		return fmt.Sprintf("%s: no series of %s has %s=%q", g.Location, g.Metric, g.Label, g.Value)
 	}
 }
 
@@ -80,7 +80,7 @@ func (s Served) missing(use Use) []Gap {
 		labels := s.labels(selector)
 		if labels == nil {
 			complete = false
-			gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Jobs: s.jobs(selector)})
+			gaps = append(gaps, Gap{Location: use.Location, Metric: selector.Metric, Jobs: s.jobs(selector)})
 			continue
 		}
 		known = slices.AppendSeq(known, maps.Keys(labels))
@@ -89,16 +89,16 @@ func (s Served) missing(use Use) []Gap {
 			switch {
 			case slices.Contains(addedLabels, matcher.Label):
 			case !ok:
-				gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Label: matcher.Label})
+				gaps = append(gaps, Gap{Location: use.Location, Metric: selector.Metric, Label: matcher.Label})
 			case matcher.Op == "=" && !slices.Contains(values, matcher.Value):
-				gaps = append(gaps, Gap{Place: use.Place, Metric: selector.Metric, Label: matcher.Label, Value: matcher.Value})
+				gaps = append(gaps, Gap{Location: use.Location, Metric: selector.Metric, Label: matcher.Label, Value: matcher.Value})
 			}
 		}
 	}
 	for _, label := range use.Query.Grouping {
 		// The labels of a missing metric are unknown.
 		if complete && !slices.Contains(known, label) {
-			gaps = append(gaps, Gap{Place: use.Place, Label: label})
+			gaps = append(gaps, Gap{Location: use.Location, Label: label})
 		}
 	}
 	return gaps

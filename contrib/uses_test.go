@@ -20,9 +20,9 @@ var (
 
 // Use is a PromQL expression in a file, and its position.
 type Use struct {
-	Place string
-	Expr  string
-	Query Query
+	Location string
+	Expr     string
+	Query    Query
 }
 
 // Uses returns all expressions in the dashboard and the alerts.
@@ -39,7 +39,7 @@ func Uses() ([]Use, error) {
 	for i := range uses {
 		uses[i].Query, err = ParseQuery(uses[i].Expr)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", uses[i].Place, err)
+			return nil, fmt.Errorf("%s: %w", uses[i].Location, err)
 		}
 	}
 	return uses, nil
@@ -107,8 +107,8 @@ func dashboardExprs(content []byte) ([]Use, error) {
 			return nil, fmt.Errorf("variable %s is not of the form label_values(<metric>, <label>): %q", variable.Name, text)
 		}
 		uses = append(uses, Use{
-			Place: "dashboard, variable " + variable.Name,
-			Expr:  fmt.Sprintf("count by (%s) (%s)", label, expr),
+			Location: "dashboard, variable " + variable.Name,
+			Expr:     fmt.Sprintf("count by (%s) (%s)", label, expr),
 		})
 	}
 	return appendPanels(uses, dashboard.Panels), nil
@@ -117,7 +117,7 @@ func dashboardExprs(content []byte) ([]Use, error) {
 func appendPanels(uses []Use, panels []panel) []Use {
 	for _, p := range panels {
 		for _, target := range p.Targets {
-			uses = append(uses, Use{Place: fmt.Sprintf("dashboard, panel %q", p.Title), Expr: target.Expr})
+			uses = append(uses, Use{Location: fmt.Sprintf("dashboard, panel %q", p.Title), Expr: target.Expr})
 		}
 		uses = appendPanels(uses, p.Panels)
 	}
@@ -153,7 +153,7 @@ func alertExprs(content []byte) ([]Use, error) {
 	var uses []Use
 	for _, group := range rules.Groups {
 		for _, rule := range group.Rules {
-			uses = append(uses, Use{Place: "alert " + rule.Alert, Expr: rule.Expr})
+			uses = append(uses, Use{Location: "alert " + rule.Alert, Expr: rule.Expr})
 		}
 	}
 	return uses, nil
