@@ -43,18 +43,18 @@ func wordsIn(file *ast.File) []string {
 
 // checkWords checks that product code contains each word once. contrib is excluded, because users copy it.
 func checkWords(t *Tree) []string {
-	places := map[string][]string{}
+	files := map[string][]string{}
 	for _, file := range t.files() {
 		if file.Test || file.Generated || testSupport(path.Dir(file.Name)) || within(file.Name, "contrib") {
 			continue
 		}
 		for _, text := range file.Words {
-			places[text] = append(places[text], file.Name)
+			files[text] = append(files[text], file.Name)
 		}
 	}
 	var bad []string
-	for _, text := range slices.Sorted(maps.Keys(places)) {
-		if in := places[text]; len(in) > 1 {
+	for _, text := range slices.Sorted(maps.Keys(files)) {
+		if in := files[text]; len(in) > 1 {
 			bad = append(bad, fmt.Sprintf("%q is written %d times, in %s: use a constant", text, len(in), strings.Join(slices.Compact(in), ", ")))
 		}
 	}
