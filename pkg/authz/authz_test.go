@@ -340,9 +340,9 @@ func TestProtectedStatus(t *testing.T) {
 	require.Equal(t, authorizer.DecisionAllow, authorize("owner", nil, "update", "example.com", "workspaces", "status"))
 }
 
-// TestAwaits checks which users wait for a logical cluster that is not ready: its owner and users with
+// TestWillHaveAccess checks which users wait for a logical cluster that is not ready: its owner and users with
 // access, in the required groups.
-func TestAwaits(t *testing.T) {
+func TestWillHaveAccess(t *testing.T) {
 	const account = "system:serviceaccount:default:ci"
 	home := map[string][]string{request.ExtraClusterName: {"parent"}}
 	for name, tc := range map[string]struct {
@@ -369,7 +369,7 @@ func TestAwaits(t *testing.T) {
 				logicalcluster.AnnotationKey: "new", "experimental.tenancy.kcp.io/owner": tc.owner, tenancy.RequiredGroupsAnnotation: tc.requires,
 			}}, Spec: corev1alpha1.LogicalClusterSpec{Owner: &corev1alpha1.LogicalClusterOwner{Cluster: "parent"}}}
 			rules := table{"bound": {"access"}}.authorizer()
-			require.Equal(t, tc.want, authz.Awaits(request.WithClusterName(t.Context(), "new"), rules, lc, tc.user))
+			require.Equal(t, tc.want, authz.WillHaveAccess(request.WithClusterName(t.Context(), "new"), rules, lc, tc.user))
 		})
 	}
 }

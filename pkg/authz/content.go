@@ -84,9 +84,9 @@ func mayAccess(ctx context.Context, rules authorizer.Authorizer, u user.Info) (b
 	return false, err
 }
 
-// Awaits reports whether u will have access to a logical cluster that is being created. This applies to its
+// WillHaveAccess reports whether u will have access to a logical cluster that is being created. This applies to its
 // owner, and to users to whom rules already grant the verb access.
-func Awaits(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
+func WillHaveAccess(ctx context.Context, rules authorizer.Authorizer, lc *corev1alpha1.LogicalCluster, u user.Info) bool {
 	if !identity.IsLocalServiceAccount(clusterName(ctx), u) && !isAdmitted(ctx, lc, u) {
 		return false
 	}

@@ -166,14 +166,14 @@ func clusterName(ctx context.Context) logicalcluster.Name {
 // and Leases in root. Admission restricts these writes to their own objects. It has no opinion otherwise.
 func Shards() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if _, ok := identity.ShardOf(ctx, a.GetUser()); ok && shardMay(ctx, a) {
+		if _, ok := identity.ShardOf(ctx, a.GetUser()); ok && shardMayAccess(ctx, a) {
 			return authorizer.DecisionAllow, "", nil
 		}
 		return authorizer.DecisionNoOpinion, "", nil
 	})
 }
 
-func shardMay(ctx context.Context, a authorizer.Attributes) bool {
+func shardMayAccess(ctx context.Context, a authorizer.Attributes) bool {
 	cluster, inCluster := request.ClusterFrom(ctx)
 	if !a.IsResourceRequest() {
 		discovery := strings.HasPrefix(a.GetPath(), "/api/") || strings.HasPrefix(a.GetPath(), "/apis/")

@@ -71,7 +71,7 @@ func (n *workspaceWaiter) wrap(next http.Handler) http.Handler {
 		case !ok || lc == nil:
 		case !behind && tenancy.HasContent(lc.Status.Phase):
 			n.awaitOwnerBinding(ctx, lc, u)
-		case !n.hasAccess(ctx, u) && authz.Awaits(ctx, n.rules, lc, u):
+		case !n.hasAccess(ctx, u) && authz.WillHaveAccess(ctx, n.rules, lc, u):
 			if !n.wait(ctx, scope.Cluster.Name, n.timeoutOf(r)) {
 				request.AccessAuthorized(ctx)
 				responsewriters.ErrorNegotiated(request.Unavailable("the workspace is not ready yet, try again"), registry.Codecs, schema.GroupVersion{Version: "v1"}, w, r)
