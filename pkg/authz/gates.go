@@ -33,7 +33,7 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 		cluster, ok := request.ClusterFrom(ctx)
 		switch {
 		case !ok || !cluster.Wildcard || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup),
-			Reads(a) && identity.MemberOf(ctx, a.GetUser(), request.GroupShards):
+			IsRead(a) && identity.MemberOf(ctx, a.GetUser(), request.GroupShards):
 			return next.Authorize(ctx, a)
 		case request.IsMerged(ctx) && a.IsResourceRequest() && (a.GetVerb() == "list" || a.GetVerb() == "watch") &&
 			identity.MemberOf(ctx, a.GetUser(), request.GroupAdmin):
@@ -50,7 +50,7 @@ func WithWildcardGate(next authorizer.Authorizer) authorizer.Authorizer {
 // Impersonation is authorized by next.
 func WithAdminGate(next authorizer.Authorizer) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		reads := Reads(a) || !a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "head")
+		reads := IsRead(a) || !a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "head")
 		switch {
 		case request.ScopeFrom(ctx).Mount != request.Admin, strings.HasPrefix(a.GetVerb(), verbImpersonate):
 			return next.Authorize(ctx, a)
@@ -179,7 +179,7 @@ func shardMayAccess(ctx context.Context, a authorizer.Attributes) bool {
 		discovery := strings.HasPrefix(a.GetPath(), "/api/") || strings.HasPrefix(a.GetPath(), "/apis/")
 		return a.GetVerb() == "get" && inCluster && discovery
 	}
-	if Reads(a) {
+	if IsRead(a) {
 		return true
 	}
 	resource := schema.GroupResource{Group: a.GetAPIGroup(), Resource: a.GetResource()}
@@ -195,8 +195,8 @@ func shardMayAccess(ctx context.Context, a authorizer.Attributes) bool {
 	}
 }
 
-// Reads reports whether a request reads a resource.
-func Reads(a authorizer.Attributes) bool {
+// IsRead reports whether a request reads a resource.
+func IsRead(a authorizer.Attributes) bool {
 	return a.IsResourceRequest() && (a.GetVerb() == "get" || a.GetVerb() == "list" || a.GetVerb() == "watch")
 }
 

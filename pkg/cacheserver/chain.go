@@ -153,7 +153,7 @@ func authorizeServers(writes func(shard string) bool) authorizer.AuthorizerFunc 
 // reads reports whether a request reads replicas or their digests.
 func reads(ctx context.Context, a authorizer.Attributes) bool {
 	if a.IsResourceRequest() {
-		return authz.Reads(a)
+		return authz.IsRead(a)
 	}
 	_, scoped := request.ShardFrom(ctx)
 	return scoped && a.GetVerb() == "get" && ofDigests(a.GetPath())
