@@ -144,8 +144,8 @@ func selected(selector *metav1.LabelSelector) int {
 	return n
 }
 
-// mostProposed returns the size of the largest selector in the claims of an export.
-func mostProposed(claims []apisv1alpha2.PermissionClaim) (most int) {
+// largestProposedSelector returns the size of the largest selector in the claims of an export.
+func largestProposedSelector(claims []apisv1alpha2.PermissionClaim) (most int) {
 	for i := range claims {
 		if proposed := claims[i].DefaultSelector; proposed != nil {
 			most = max(most, selected(&proposed.LabelSelector))
@@ -154,8 +154,8 @@ func mostProposed(claims []apisv1alpha2.PermissionClaim) (most int) {
 	return most
 }
 
-// mostSelected returns the size of the largest selector in the claims of a binding.
-func mostSelected(claims []apisv1alpha2.AcceptablePermissionClaim) (most int) {
+// largestAcceptedSelector returns the size of the largest selector in the claims of a binding.
+func largestAcceptedSelector(claims []apisv1alpha2.AcceptablePermissionClaim) (most int) {
 	for i := range claims {
 		most = max(most, selected(&claims[i].Selector.LabelSelector))
 		if proposed := claims[i].DefaultSelector; proposed != nil {

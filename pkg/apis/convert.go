@@ -97,8 +97,8 @@ func through[In, Out any](convert func(*In) (*Out, error)) func(*unstructured.Un
 	}
 }
 
-// remember stores values that a version does not have in an annotation, or removes the annotation if there are none.
-func remember[T any](meta *metav1.ObjectMeta, annotation string, values []T) error {
+// encodeAnnotation stores values that a version does not have in an annotation, or removes the annotation if there are none.
+func encodeAnnotation[T any](meta *metav1.ObjectMeta, annotation string, values []T) error {
 	if len(values) == 0 {
 		delete(meta.Annotations, annotation)
 		if len(meta.Annotations) == 0 {
@@ -114,7 +114,7 @@ func remember[T any](meta *metav1.ObjectMeta, annotation string, values []T) err
 	return nil
 }
 
-func recall[T any](meta *metav1.ObjectMeta, annotation string) ([]T, error) {
+func decodeAnnotation[T any](meta *metav1.ObjectMeta, annotation string) ([]T, error) {
 	encoded, ok := meta.Annotations[annotation]
 	if !ok {
 		return nil, nil
@@ -160,10 +160,10 @@ func ExportToV1alpha1(in *apisv1alpha2.APIExport) (*apisv1alpha1.APIExport, erro
 	}
 	selectAll(out.Spec.PermissionClaims)
 	return out, cmp.Or(
-		remember(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, func(r *apisv1alpha2.ResourceSchema) bool {
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.ResourceSchemasAnnotation, filter(in.Spec.Resources, func(r *apisv1alpha2.ResourceSchema) bool {
 			return r.Storage.CRD == nil
 		})),
-		remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2)),
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.PermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, needsV1alpha2)),
 	)
 }
 
@@ -173,7 +173,7 @@ func ExportToV1alpha2(in *apisv1alpha1.APIExport) (*apisv1alpha2.APIExport, erro
 	if err := apisv1alpha2.Convert_v1alpha1_APIExport_To_v1alpha2_APIExport(in, out, nil); err != nil {
 		return nil, err
 	}
-	return out, remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
+	return out, encodeAnnotation(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, selectsObjects))
 }
 
 func selectsObjects(claim *apisv1alpha1.PermissionClaim) bool { return len(claim.ResourceSelector) > 0 }
@@ -203,11 +203,11 @@ func BindingToV1alpha1(in *apisv1alpha2.APIBinding) (*apisv1alpha1.APIBinding, e
 	}
 	selectAll(out.Status.ExportPermissionClaims)
 	return out, cmp.Or(
-		remember(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.AcceptablePermissionClaimsAnnotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha2.AcceptablePermissionClaim) bool {
 			return scopedNeedsV1alpha2(&c.ScopedPermissionClaim)
 		})),
-		remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, needsV1alpha2)),
-		remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedNeedsV1alpha2)),
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsAnnotation, filter(in.Status.ExportPermissionClaims, needsV1alpha2)),
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, filter(in.Status.AppliedPermissionClaims, scopedNeedsV1alpha2)),
 	)
 }
 
@@ -223,11 +223,11 @@ func BindingToV1alpha2(in *apisv1alpha1.APIBinding) (*apisv1alpha2.APIBinding, e
 		restoreDefaultSelectors(&in.ObjectMeta, apisv1alpha2.StatusAppliedClaimsAnnotation, out.Status.AppliedPermissionClaims, func(c *apisv1alpha2.ScopedPermissionClaim) *apisv1alpha2.PermissionClaim {
 			return &c.PermissionClaim
 		}),
-		remember(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha1.AcceptablePermissionClaim) bool {
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.PermissionClaimsV1Alpha1Annotation, filter(in.Spec.PermissionClaims, func(c *apisv1alpha1.AcceptablePermissionClaim) bool {
 			return selectsObjects(&c.PermissionClaim)
 		})),
-		remember(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, filter(in.Status.ExportPermissionClaims, selectsObjects)),
-		remember(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects)),
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.StatusPermissionClaimsV1Alpha1Annotation, filter(in.Status.ExportPermissionClaims, selectsObjects)),
+		encodeAnnotation(&out.ObjectMeta, apisv1alpha2.StatusAppliedClaimsV1Alpha1Annotation, filter(in.Status.AppliedPermissionClaims, selectsObjects)),
 	)
 }
 
@@ -239,7 +239,7 @@ func sameClaim(c *apisv1alpha2.PermissionClaim) *apisv1alpha2.PermissionClaim { 
 
 // restoreDefaultSelectors sets the default selectors of claims from an annotation.
 func restoreDefaultSelectors[T any](meta *metav1.ObjectMeta, annotation string, claims []T, claimOf func(*T) *apisv1alpha2.PermissionClaim) error {
-	remembered, err := recall[T](meta, annotation)
+	remembered, err := decodeAnnotation[T](meta, annotation)
 	for i := range remembered {
 		for j := range claims {
 			if claim, former := claimOf(&claims[j]), claimOf(&remembered[i]); claim.EqualGRI(*former) {

@@ -101,18 +101,18 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 	return nil
 }
 
-// IndexByPath indexes an export by its logical cluster and annotated path, each joined with its name, and as AnyAt.
+// IndexByPath indexes an export by its logical cluster and annotated path, each joined with its name, and as PathIndexKey.
 func IndexByPath(export *apisv1alpha2.APIExport) []string {
 	cluster := logicalcluster.From(export).Path()
-	keys := []string{cluster.Join(export.Name).String(), AnyAt(cluster)}
+	keys := []string{cluster.Join(export.Name).String(), PathIndexKey(cluster)}
 	if annotated := logicalcluster.NewPath(export.Annotations[core.LogicalClusterPathAnnotationKey]); !annotated.Empty() && annotated != cluster {
-		keys = append(keys, annotated.Join(export.Name).String(), AnyAt(annotated))
+		keys = append(keys, annotated.Join(export.Name).String(), PathIndexKey(annotated))
 	}
 	return keys
 }
 
-// AnyAt returns the key in PathIndex of all exports in the logical cluster at a path.
-func AnyAt(path logicalcluster.Path) string { return path.String() + ":" }
+// PathIndexKey returns the key in PathIndex of all exports in the logical cluster at a path.
+func PathIndexKey(path logicalcluster.Path) string { return path.String() + ":" }
 
 // IndexByIdentity indexes an export by its identity.
 func IndexByIdentity(export *apisv1alpha2.APIExport) []string {

@@ -147,7 +147,7 @@ func checkV1alpha1Binding(binding, _ *apisv1alpha1.APIBinding) field.ErrorList {
 // checkRemembered rejects claims in an annotation that are not among those of the object.
 func checkRemembered[T any](meta *metav1.ObjectMeta, annotation string, claims []apisv1alpha1.PermissionClaim, claimOf func(*T) *apisv1alpha2.PermissionClaim) field.ErrorList {
 	path := annotationsPath.Key(annotation)
-	remembered, err := recall[T](meta, annotation)
+	remembered, err := decodeAnnotation[T](meta, annotation)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, meta.Annotations[annotation], err.Error())}
 	}

@@ -40,7 +40,7 @@ func validateExport(export, old *apisv1alpha2.APIExport) field.ErrorList {
 	var errs field.ErrorList
 	had := 0 // the size of the largest former selector
 	if old != nil {
-		had = mostProposed(old.Spec.PermissionClaims)
+		had = largestProposedSelector(old.Spec.PermissionClaims)
 	}
 	seen := map[schema.GroupResource]bool{}
 	for i := range export.Spec.Resources {
@@ -187,7 +187,7 @@ func validateBinding(binding, old *apisv1alpha2.APIBinding) field.ErrorList {
 	var errs field.ErrorList
 	had := 0 // the size of the largest former selector
 	if old != nil {
-		had = mostSelected(old.Spec.PermissionClaims)
+		had = largestAcceptedSelector(old.Spec.PermissionClaims)
 	}
 	if export, path := binding.Spec.Reference.Export, spec.Child("reference", "export"); export == nil {
 		errs = append(errs, field.Required(path, "specify the APIExport to bind, and the path of its logical cluster unless it is this one"))

@@ -56,7 +56,7 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 	exports := s.informers.APIExports
 	local, here := s.local.resolve(path)
 	found, err := exports.ByIndex(apis.PathIndex, path.Join(export).String())
-	others, otherErr := exports.ByIndex(apis.PathIndex, apis.AnyAt(path))
+	others, otherErr := exports.ByIndex(apis.PathIndex, apis.PathIndexKey(path))
 	err = cmp.Or(err, otherErr, exports.Current())
 	switch {
 	case here && s.local.has(local):
