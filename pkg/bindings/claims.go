@@ -207,8 +207,8 @@ func (s *trackedSet) expired(now time.Time) bool {
 // SchemasResource is the resource as which copies are served.
 var SchemasResource = apisv1alpha1.Resource("apiresourceschemas")
 
-// shownIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients must not use it.
-const shownIdentity = "-bound"
+// copiesIdentity redirects requests for SchemasResource in tenancy.AdminCluster to the copies. Clients must not use it.
+const copiesIdentity = "-bound"
 
 type boundSchemas struct {
 	sets    *claimed
@@ -224,7 +224,7 @@ func (s *boundSchemas) WithBoundSchemas(ctx context.Context, consumer logicalclu
 		return nil, err
 	}
 	set := s.sets.boundBy(consumer, s.stored)
-	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, shownIdentity)
+	ctx = request.WithIdentity(request.WithClusterName(ctx, tenancy.AdminCluster), SchemasResource, copiesIdentity)
 	return context.WithValue(request.WithRestriction(ctx, set), consumerKey{}, consumer), nil
 }
 
@@ -249,7 +249,7 @@ func (s *boundSchemas) nameOfCopy(ctx context.Context, shown string) (string, er
 // project defines how the copies are served, given the definition of APIResourceSchemas.
 func (s *boundSchemas) project(as *apiextensionsv1.CustomResourceDefinition) error {
 	projected, err := definitions.NewProjectedSchema(as, &definitions.Projection{
-		Stored: s.stored, Show: showCopy, ShownName: originalOf, StoredName: s.nameOfCopy,
+		Stored: s.stored, Show: restoreOriginal, ShownName: originalOf, StoredName: s.nameOfCopy,
 	})
 	if err != nil {
 		return err
@@ -263,8 +263,8 @@ func originalOf(stored *unstructured.Unstructured) string {
 	return name
 }
 
-// showCopy returns the original of a copy, with the resourceVersion of the copy.
-func showCopy(stored *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// restoreOriginal returns the original of a copy, with the resourceVersion of the copy.
+func restoreOriginal(stored *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	shown := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"name": originalOf(stored), "uid": stored.GetName(), "resourceVersion": stored.GetResourceVersion(),

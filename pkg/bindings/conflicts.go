@@ -242,7 +242,7 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 		at := slices.IndexFunc(all, func(b apisv1alpha2.BoundAPIResource) bool {
 			return b.Group == offered.Group && b.Resource == offered.Name
 		})
-		if at < 0 || (len(all[at].StorageVersions) == 0) == storedHere(offered) || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
+		if at < 0 || (len(all[at].StorageVersions) == 0) == isStored(offered) || all[at].Schema.Name != offered.Schema || all[at].Schema.IdentityHash != export.Status.IdentityHash {
 			return nil, false
 		}
 		schema, err := x.schemas.get(ctx, types.UID(all[at].Schema.UID))
@@ -250,7 +250,7 @@ func (x *Index) Like(ctx context.Context, export *apisv1alpha2.APIExport) (resou
 			return nil, false // the original must be read, which also returns an error
 		}
 		bound := *all[at].DeepCopy()
-		if storedHere(offered) {
+		if isStored(offered) {
 			bound.StorageVersions = []string{schema.StoredVersion()}
 		}
 		resources = append(resources, bound)

@@ -37,7 +37,7 @@ func (x *Index) Offered(ctx context.Context, export *apisv1alpha2.APIExport, r *
 		return nil, err
 	}
 	d := &definitions.Definition{Schema: s.Schema, Identity: export.Status.IdentityHash}
-	if !storedHere(r) {
+	if !isStored(r) {
 		if x.config.Virtual == nil {
 			return nil, nil //nolint:nilnil // not served
 		}
@@ -86,7 +86,7 @@ func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
 	for _, export := range exports {
 		for i := range export.Spec.Resources {
 			r := &export.Spec.Resources[i]
-			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !storedHere(r) {
+			if r.Group != w.resource.Group || r.Name != w.resource.Resource || !isStored(r) {
 				continue
 			}
 			s, err := x.schemaOf(ctx, export, r)
@@ -101,7 +101,7 @@ func (x *Index) exported(ctx context.Context, w identified) (*pinned, error) {
 	return newest, nil
 }
 
-func storedHere(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
+func isStored(r *apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual == nil }
 
 // notPermitted is the reason for rejecting a request that the consumer's roles allow.
 const notPermitted = "access not permitted by maximal permission policy"

@@ -58,7 +58,7 @@ func (c *changes) add(more []transition) {
 	}
 }
 
-func (c *changes) concern(uid types.UID) bool {
+func (c *changes) contains(uid types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.all, func(t transition) bool { return t.before.uid == uid })

@@ -85,7 +85,7 @@ func (x *Index) reachOwn(key client.Key, export *apisv1alpha2.APIExport, in requ
 // offers reports whether an export offers a resource that is stored as custom resources.
 func offers(export *apisv1alpha2.APIExport, resource schema.GroupResource) bool {
 	return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool {
-		return r.Group == resource.Group && r.Name == resource.Resource && storedHere(&r)
+		return r.Group == resource.Group && r.Name == resource.Resource && isStored(&r)
 	})
 }
 
@@ -101,7 +101,7 @@ func (x *Index) Virtual(ctx context.Context, key client.Key, in request.Cluster,
 	})
 	for i := range export.Spec.Resources {
 		r := &export.Spec.Resources[i]
-		if bound && !storedHere(r) && r.Group == resource.Group && r.Name == resource.Resource {
+		if bound && !isStored(r) && r.Group == resource.Group && r.Name == resource.Resource {
 			return x.Offered(ctx, export, r)
 		}
 	}

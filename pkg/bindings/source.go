@@ -27,7 +27,7 @@ func (x *Index) Resolve(ctx context.Context, l definitions.Lookup) (*definitions
 	if l.Cluster.Name == tenancy.AdminCluster && l.Resource == x.own.Schema.Resource && l.Identity == "" {
 		return x.own, nil
 	}
-	if x.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Resource == SchemasResource && l.Identity == shownIdentity {
+	if x.shown != nil && l.Cluster.Name == tenancy.AdminCluster && l.Resource == SchemasResource && l.Identity == copiesIdentity {
 		return x.shown, nil
 	}
 	if err := x.waitSynced(ctx); err != nil {
@@ -196,7 +196,7 @@ func (x *Index) Run(ctx context.Context) error {
 
 // dropUnused keeps schemas with pending notifications, because a schema that is not cached counts as never served.
 func (x *Index) dropUnused() {
-	x.schemas.dropUnused(func(uid types.UID) bool { return x.used(uid) || x.changes.concern(uid) })
+	x.schemas.dropUnused(func(uid types.UID) bool { return x.used(uid) || x.changes.contains(uid) })
 }
 
 // beat keeps the index current until ctx ends. After the process was suspended, it relists all bindings.
