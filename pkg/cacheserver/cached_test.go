@@ -44,7 +44,7 @@ func TestCachedKinds(t *testing.T) {
 		return d.Schema.Names().Kind + ":" + d.Identity
 	}
 	require.Equal(t, "unknown", of("", "", "as", "f0"))
-	require.True(t, c.have(replicas{"one", "as:f0.g.io"}), "resources may exist before the first sync")
+	require.True(t, c.mayBeSelected(replicas{"one", "as:f0.g.io"}), "resources may exist before the first sync")
 	c.begin()
 	c.observe("/cache.kcp.io/cachedresources/one/c/x", cached("as", "f0", "A", "Cluster"))
 	c.observe("/cache.kcp.io/clustercachedresources/two/d/x", cached("as", "f0", "A", "Cluster"))
@@ -66,7 +66,7 @@ func TestCachedKinds(t *testing.T) {
 	c.observe("/cache.kcp.io/others/one/c/x", cached("bs", "f0", "B", "Cluster"))
 	require.Empty(t, of("", "", "bs", "f0"))
 
-	has := func(shard, resource string) bool { return c.have(replicas{shard, resource}) }
+	has := func(shard, resource string) bool { return c.mayBeSelected(replicas{shard, resource}) }
 	require.True(t, has("one", "bs:f0.g.io"), "an unreadable CachedResource may be of this resource")
 	c.observe("/cache.kcp.io/cachedresources/one/c/e", nil)
 	require.False(t, has("one", "bs:f0.g.io"))

@@ -265,8 +265,8 @@ func (c *cachedKinds) serveLocked() {
 	}
 }
 
-// have reports whether a CachedResource of their shard may select replicas. It is true until a resync is complete.
-func (c *cachedKinds) have(of replicas) bool {
+// mayBeSelected reports whether a CachedResource of their shard may select replicas. It is true until a resync is complete.
+func (c *cachedKinds) mayBeSelected(of replicas) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for _, kind := range c.at {

@@ -247,7 +247,7 @@ func (o *orphanedReplicas) Run(ctx context.Context) error {
 func (o *orphanedReplicas) check(ctx context.Context) error {
 	now := map[replicas]time.Time{}
 	for _, of := range o.digests.stored() {
-		if !strings.Contains(of.resource, ":") || o.digests.cached.have(of) {
+		if !strings.Contains(of.resource, ":") || o.digests.cached.mayBeSelected(of) {
 			continue
 		}
 		if now[of] = o.since[of]; now[of].IsZero() {
@@ -272,7 +272,7 @@ func (o *orphanedReplicas) purge(ctx context.Context, of replicas) error {
 		if _, err := o.digests.current(ctx, of.shard); err != nil {
 			return err
 		}
-		if o.digests.cached.have(of) {
+		if o.digests.cached.mayBeSelected(of) {
 			return nil
 		}
 		var err error
@@ -309,7 +309,7 @@ func (u *unregisteredShards) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		u.are(ctx, names)
+		u.update(ctx, names)
 		return nil
 	})
 }
@@ -328,7 +328,7 @@ func (u *unregisteredShards) find(ctx context.Context) (sets.Set[string], error)
 	return pushed.Difference(registered).Difference(u.removed.names()), nil
 }
 
-func (u *unregisteredShards) are(ctx context.Context, names sets.Set[string]) {
+func (u *unregisteredShards) update(ctx context.Context, names sets.Set[string]) {
 	for name := range u.since {
 		if !names.Has(name) {
 			delete(u.since, name)

@@ -48,9 +48,9 @@ func TestUnregisteredShards(t *testing.T) {
 	require.Empty(t, found())
 
 	reported := func() bool { return u.gauge.Delete(map[string]string{"name": "stranger"}) }
-	u.are(t.Context(), sets.New("stranger"))
+	u.update(t.Context(), sets.New("stranger"))
 	require.True(t, reported())
-	u.are(t.Context(), sets.New("stranger"))
-	u.are(t.Context(), nil)
+	u.update(t.Context(), sets.New("stranger"))
+	u.update(t.Context(), nil)
 	require.False(t, reported())
 }
