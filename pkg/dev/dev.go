@@ -123,11 +123,11 @@ func (r *run) notify(e supervise.Event) {
 		if c.Name != e.Component {
 			continue
 		}
-		var lastWords string
+		var lastMessage string
 		if e.Kind == supervise.Exited && supervise.ExitCode(e.Err) >= 0 {
-			lastWords = r.logs[i].lastWords()
+			lastMessage = r.logs[i].lastMessage()
 		}
-		r.term.event(c, e, lastWords)
+		r.term.event(c, e, lastMessage)
 	}
 }
 
@@ -151,7 +151,7 @@ func (r *run) explain(err error) error {
 		if c.Name != failed.Component {
 			continue
 		}
-		if words := r.logs[i].lastWords(); words != "" && supervise.ExitCode(err) >= 0 {
+		if words := r.logs[i].lastMessage(); words != "" && supervise.ExitCode(err) >= 0 {
 			return &supervise.StartError{Component: c.Name, Err: fmt.Errorf("%s (log: %s)", abbreviate(reason(words), 300), c.logFile)}
 		}
 		return fmt.Errorf("%w (log: %s)", failed, c.logFile)

@@ -86,8 +86,8 @@ func (l *componentLog) lines(block []byte) {
 	}
 }
 
-// lastWords returns, and forgets, the line that most likely explains why the component exited, or "".
-func (l *componentLog) lastWords() string {
+// lastMessage returns, and forgets, the line that most likely explains why the component exited, or "".
+func (l *componentLog) lastMessage() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tail := l.tail

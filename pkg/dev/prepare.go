@@ -101,7 +101,7 @@ func checkVersion(files layout) error {
 	path := files.shared(versionFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if found := foreignFile(files); found != "" {
+		if found := unexpectedFile(files); found != "" {
 			return fmt.Errorf("%s was not created by shardplane dev: move %s* to another directory or pass another --work-dir",
 				found, filepath.Join(string(files), sharedDir))
 		}
@@ -117,8 +117,8 @@ func checkVersion(files layout) error {
 	return nil
 }
 
-// foreignFile returns a file that is not expected in the working directory at a first start, or "".
-func foreignFile(files layout) string {
+// unexpectedFile returns a file that is not expected in the working directory at a first start, or "".
+func unexpectedFile(files layout) string {
 	found, err := filepath.Glob(filepath.Join(string(files), sharedDir+"-*"))
 	if err == nil && len(found) > 0 {
 		return found[0]

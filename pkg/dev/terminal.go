@@ -85,7 +85,7 @@ func (t *terminal) header(o CompletedOptions, p *prepared) {
 	t.write(b.String() + "\n")
 }
 
-func (t *terminal) event(c Command, e supervise.Event, lastWords string) {
+func (t *terminal) event(c Command, e supervise.Event, lastMessage string) {
 	var text string
 	switch e.Kind {
 	case supervise.Starting:
@@ -100,8 +100,8 @@ func (t *terminal) event(c Command, e supervise.Event, lastWords string) {
 	case supervise.Exited:
 		text = fmt.Sprintf("%s (%s), restarting in %s (log: %s)",
 			t.paint(red, "exited"), plaintext.Escape(oneLine(e.Err.Error())), seconds(e.Delay), t.path(c.logFile))
-		if lastWords != "" {
-			text += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviate(reason(lastWords), 300)))
+		if lastMessage != "" {
+			text += "\n  " + t.name("") + "  " + t.paint(dim, plaintext.Escape(abbreviate(reason(lastMessage), 300)))
 		}
 	case supervise.Stopping:
 		return // Stopped or Killed follows
