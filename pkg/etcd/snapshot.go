@@ -126,7 +126,7 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	if r, err = c.unpack(made); err != nil {
 		return r, err
 	}
-	if err = c.try(ctx, made, r.To); err != nil {
+	if err = c.tryStart(ctx, made, r.To); err != nil {
 		return r, err
 	}
 	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -210,8 +210,8 @@ func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
 	return r, nil
 }
 
-// try starts an etcd with the restored data and compares its identity.
-func (c RestoreConfig) try(ctx context.Context, dir string, revision int64) error {
+// tryStart starts an etcd with the restored data and compares its identity.
+func (c RestoreConfig) tryStart(ctx context.Context, dir string, revision int64) error {
 	server, err := Start(ctx, Config{DataDir: dir})
 	if err != nil {
 		return fmt.Errorf("cannot open the restored data: %w", err)
