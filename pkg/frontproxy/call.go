@@ -179,7 +179,7 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-cache, private")
 	header.Set("X-Content-Type-Options", "nosniff")
-	if hidden := hiddenMessage(&status); hidden != "" {
+	if hidden := messageForWarning(&status); hidden != "" {
 		if warning, err := utilnet.NewWarningHeader(warningCode, "-", hidden); err == nil {
 			header.Set("Warning", warning)
 		}
@@ -197,10 +197,10 @@ func writeStatus(w http.ResponseWriter, err *apierrors.StatusError) {
 	_, _ = w.Write(body)
 }
 
-// hiddenMessage returns the message of an error that kubectl does not show unless it is also a
+// messageForWarning returns the message of an error that kubectl does not show unless it is also a
 // warning. For requests that are not for a resource, e.g. discovery, kubectl prints "unknown" or
 // "the server rejected our request for an unknown reason". It has its own message for whoami.
-func hiddenMessage(status *metav1.Status) string {
+func messageForWarning(status *metav1.Status) string {
 	if status.Details != nil && status.Details.Kind != "" && status.Details.Kind != "selfsubjectreviews" {
 		return ""
 	}

@@ -63,7 +63,7 @@ func (h *handler) chain() serving.Chain {
 		serving.NewFilter("authentication", "determines the user; 401", func(next http.Handler) http.Handler {
 			return apifilters.WithAuthentication(next, h.authentication.Authenticator, unauthorized, h.authentication.Audiences, nil)
 		}),
-		serving.Connections(nil, tooMany),
+		serving.Connections(nil, writeTooManyRequests),
 		serving.NewFilter("limits", "429 above --limit requests-per-user and watches-per-user", h.withLimits),
 		serving.NewFilter("unread responses", "ends unread responses that use too much memory", func(next http.Handler) http.Handler {
 			return responses.WithForwarded(next, readAhead)
@@ -81,7 +81,7 @@ func withTarget(next http.Handler) http.Handler {
 	})
 }
 
-func tooMany(w http.ResponseWriter, _ *http.Request, why string) {
+func writeTooManyRequests(w http.ResponseWriter, _ *http.Request, why string) {
 	writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon, "%s, try again later", why))
 }
 
@@ -98,7 +98,7 @@ func (h *handler) withLimits(next http.Handler) http.Handler {
 		}
 		give, err := resource.TakeFor(r.Context(), 1+ledger.OfHeaders(r))
 		if err != nil {
-			tooMany(w, r, err.Error())
+			writeTooManyRequests(w, r, err.Error())
 			return
 		}
 		defer give()

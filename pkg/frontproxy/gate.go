@@ -195,7 +195,7 @@ func (v *visit) unavailable(r *http.Request, why string) *apierrors.StatusError 
 }
 
 func (v *visit) missing(r *http.Request, target workspaceindex.Target, outcome workspaceindex.Outcome) *apierrors.StatusError {
-	if shards, _ := v.unread(); len(shards) == 0 && expects(r.Context(), v.user, target, outcome) {
+	if shards, _ := v.unread(); len(shards) == 0 && mayDisclosePending(r.Context(), v.user, target, outcome) {
 		return unavailable("the workspace is not ready yet, try again")
 	}
 	return v.unknown(r)
@@ -329,7 +329,7 @@ func (r *resolver) resolve(ctx context.Context, path string, arrived time.Time, 
 	defer timer.Stop()
 	for over := false; ; {
 		target, outcome, ended := r.next(ctx, path, timer.C, over)
-		if remaining := time.Until(arrived.Add(r.ready)); ended == waitTimeout && !over && remaining > 0 && expects(ctx, userInfo, target, outcome) {
+		if remaining := time.Until(arrived.Add(r.ready)); ended == waitTimeout && !over && remaining > 0 && mayDisclosePending(ctx, userInfo, target, outcome) {
 			over = true
 			timer.Reset(remaining)
 			continue
@@ -365,9 +365,9 @@ func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time,
 	}
 }
 
-// expects reports whether the existence of a workspace may be disclosed to a user before it has a logical cluster.
+// mayDisclosePending reports whether the existence of a workspace may be disclosed to a user before it has a logical cluster.
 // Only its owner and administrators may.
-func expects(ctx context.Context, userInfo user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
+func mayDisclosePending(ctx context.Context, userInfo user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
 	if outcome != workspaceindex.Pending {
 		return false
 	}
