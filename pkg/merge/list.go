@@ -237,27 +237,27 @@ func abort(ctx context.Context, s Shard, err error) {
 // writer writes a merged list. The metadata is written last, because it depends on the elements.
 type writer struct {
 	*bufio.Writer
-	like  *part
-	count int64
+	template *part
+	count    int64
 }
 
 // newWriter starts a response with the members of one part.
-func newWriter(w http.ResponseWriter, like *part, unreachable missing) *writer {
+func newWriter(w http.ResponseWriter, template *part, unreachable missing) *writer {
 	header := w.Header()
-	header.Set("Content-Type", like.res.Header.Get("Content-Type"))
+	header.Set("Content-Type", template.res.Header.Get("Content-Type"))
 	header.Set("Cache-Control", "no-cache, private")
-	for _, warning := range like.res.Header.Values("Warning") {
+	for _, warning := range template.res.Header.Values("Warning") {
 		header.Add("Warning", warning)
 	}
 	warn(header, unreachable)
 	w.WriteHeader(http.StatusOK)
-	out := &writer{Writer: bufio.NewWriterSize(w, copyBytes), like: like}
+	out := &writer{Writer: bufio.NewWriterSize(w, copyBytes), template: template}
 	_ = out.WriteByte('{')
-	for _, f := range like.before {
+	for _, f := range template.before {
 		out.member(f.name, f.value)
 		_ = out.WriteByte(',')
 	}
-	_, _ = fmt.Fprintf(out, "%q:[", cmp.Or(like.array, "items"))
+	_, _ = fmt.Fprintf(out, "%q:[", cmp.Or(template.array, "items"))
 	return out
 }
 
@@ -272,9 +272,9 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 	columns := func(row json.RawMessage) (json.RawMessage, error) { return row, nil }
 	if p.array == "rows" {
 		prefix = []string{"object"}
-		if !bytes.Equal(columnsOf(w.like.before), columnsOf(p.before)) {
+		if !bytes.Equal(columnsOf(w.template.before), columnsOf(p.before)) {
 			var err error
-			if columns, err = mapColumns(columnsOf(p.before), columnsOf(w.like.before)); err != nil {
+			if columns, err = mapColumns(columnsOf(p.before), columnsOf(w.template.before)); err != nil {
 				return v, err
 			}
 		}
@@ -314,7 +314,7 @@ func (w *writer) part(p *part, v Vector) (Vector, error) {
 // end writes the members after the elements.
 func (w *writer) end(ctx context.Context, v Vector, token string) {
 	_, _ = w.WriteString("]")
-	for _, f := range w.like.after {
+	for _, f := range w.template.after {
 		_ = w.WriteByte(',')
 		w.member(f.name, f.value)
 	}
@@ -322,7 +322,7 @@ func (w *writer) end(ctx context.Context, v Vector, token string) {
 	if token != "" {
 		metadata[queryContinue] = token
 	}
-	for name, value := range w.like.raw {
+	for name, value := range w.template.raw {
 		switch name {
 		case queryVersion, queryContinue, "remainingItemCount", "selfLink":
 		default:
@@ -331,12 +331,12 @@ func (w *writer) end(ctx context.Context, v Vector, token string) {
 	}
 	raw, err := json.Marshal(metadata)
 	if err != nil {
-		abort(ctx, w.like.shard, err)
+		abort(ctx, w.template.shard, err)
 	}
 	_ = w.WriteByte(',')
 	w.member("metadata", raw)
 	_, _ = w.WriteString("}\n")
 	if err := w.Flush(); err != nil {
-		abort(ctx, w.like.shard, err)
+		abort(ctx, w.template.shard, err)
 	}
 }

@@ -14,7 +14,7 @@ var errJSON = errors.New("the response of a shard is not a valid JSON object of 
 // find returns the position of the value at a path of names in a JSON object. It skips other values without
 // parsing them, because a decoder has validated the object before.
 func find(raw []byte, path ...string) (start, end int, ok bool) {
-	start, end = space(raw, 0), len(raw)
+	start, end = skipSpace(raw, 0), len(raw)
 	for _, name := range path {
 		if start, end, ok = member(raw, start, name); !ok {
 			return 0, 0, false
@@ -29,21 +29,21 @@ func member(raw []byte, at int, name string) (start, end int, ok bool) {
 		return 0, 0, false
 	}
 	for {
-		key := space(raw, at+1)
+		key := skipSpace(raw, at+1)
 		if key >= len(raw) || raw[key] != '"' {
 			return 0, 0, false
 		}
 		keyEnd := value(raw, key)
-		colon := space(raw, keyEnd)
+		colon := skipSpace(raw, keyEnd)
 		if colon >= len(raw) || raw[colon] != ':' {
 			return 0, 0, false
 		}
-		start = space(raw, colon+1)
+		start = skipSpace(raw, colon+1)
 		end = value(raw, start)
 		if string(raw[key+1:keyEnd-1]) == name {
 			return start, end, true
 		}
-		if at = space(raw, end); at >= len(raw) || raw[at] != ',' {
+		if at = skipSpace(raw, end); at >= len(raw) || raw[at] != ',' {
 			return 0, 0, false
 		}
 	}
@@ -55,20 +55,20 @@ func elements(raw []byte, at int, visit func(start, end int)) {
 		return
 	}
 	for {
-		start := space(raw, at+1)
+		start := skipSpace(raw, at+1)
 		if start >= len(raw) || raw[start] == ']' {
 			return
 		}
 		end := value(raw, start)
 		visit(start, end)
-		if at = space(raw, end); at >= len(raw) || raw[at] != ',' {
+		if at = skipSpace(raw, end); at >= len(raw) || raw[at] != ',' {
 			return
 		}
 	}
 }
 
-// space returns the position of the next token.
-func space(raw []byte, at int) int {
+// skipSpace returns the position of the next token.
+func skipSpace(raw []byte, at int) int {
 	for at < len(raw) && (raw[at] == ' ' || raw[at] == '\n' || raw[at] == '\t' || raw[at] == '\r') {
 		at++
 	}
@@ -89,7 +89,7 @@ func value(raw []byte, at int) int {
 		case ' ', '\n', '\t', '\r', ',', ':':
 			continue
 		default:
-			at = word(raw, at) - 1
+			at = skipLiteral(raw, at) - 1
 		}
 		if depth == 0 {
 			return min(at+1, len(raw))
@@ -111,8 +111,8 @@ func text(raw []byte, at int) int {
 	return len(raw)
 }
 
-// word returns the end of a number, a boolean or null.
-func word(raw []byte, at int) int {
+// skipLiteral returns the end of a number, a boolean or null.
+func skipLiteral(raw []byte, at int) int {
 	if length := bytes.IndexAny(raw[at:], " \n\t\r,:]}"); length > 0 {
 		return at + length
 	}
