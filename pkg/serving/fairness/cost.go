@@ -198,9 +198,9 @@ type queuedRequest struct {
 	seats   int
 	granted chan struct{}
 	started bool
-	// guess is the estimated cost that was added to the virtual time when the request was granted.
-	guess float64
-	since time.Time
+	// estimated is the estimated cost that was added to the virtual time when the request was granted.
+	estimated float64
+	since     time.Time
 
 	// open is the number of pauses that have not ended. They may overlap.
 	open int

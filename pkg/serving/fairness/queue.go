@@ -36,7 +36,7 @@ type Limits struct {
 	Paused int
 }
 
-const firstGuess = 5 * time.Millisecond
+const initialEstimate = 5 * time.Millisecond
 
 // Queue implements start-time fair queueing. The virtual time of a flow is the sum of its work in seats times seconds,
 // and the waiting flow with the lowest one is next. The cost of a request is estimated at its start, and corrected at
@@ -104,7 +104,7 @@ func (q *Queue) enqueue(key FlowKey, user string, seats int) (*queuedRequest, er
 	q.active.saw(key.Cluster, q.clock.Now())
 	f := q.flows[key]
 	if f == nil {
-		f = &flow{key: key, index: -1, mean: firstGuess.Seconds()}
+		f = &flow{key: key, index: -1, mean: initialEstimate.Seconds()}
 		q.flows[key] = f
 	}
 	q.catchUp(f)
@@ -157,14 +157,14 @@ func (q *Queue) withdraw(t *queuedRequest) {
 func (q *Queue) release(t *queuedRequest, extra float64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.stay(t)
+	q.endWait(t)
 	if t.pausing {
 		q.endPause(t)
 	}
 	t.released = true
 	f, seats := t.flow, float64(t.seats)
 	took := (q.clock.Since(t.since) - t.paused).Seconds()
-	f.at += seats*took + extra - t.guess
+	f.at += seats*took + extra - t.estimated
 	const weight = 0.2
 	f.mean += weight * (took + extra/seats - f.mean)
 	f.inUse -= t.seats
@@ -186,13 +186,13 @@ func (q *Queue) dispatch() {
 		if len(f.returning) > 0 {
 			t := f.returning[0]
 			q.endPause(t)
-			q.stay(t)
+			q.endWait(t)
 			continue
 		}
 		t := f.pop()
 		q.waiting--
-		t.guess = float64(t.seats) * f.mean
-		f.at += t.guess
+		t.estimated = float64(t.seats) * f.mean
+		f.at += t.estimated
 		f.inUse += t.seats
 		q.inUse += t.seats
 		t.started, t.since = true, q.clock.Now()
@@ -278,8 +278,8 @@ func (q *Queue) unthrottle(f *flow) {
 	q.dispatch()
 }
 
-// stay ends the wait of a resumed request for its seat. It continues without waiting.
-func (q *Queue) stay(t *queuedRequest) {
+// endWait ends the wait of a resumed request for its seat. It continues without waiting.
+func (q *Queue) endWait(t *queuedRequest) {
 	if t.back == nil {
 		return
 	}
@@ -333,7 +333,7 @@ func (s *Seat) Pause() (resume func()) {
 		return func() {}
 	}
 	t.open++
-	q.stay(t) // another pause of the same request has ended meanwhile
+	q.endWait(t) // another pause of the same request has ended meanwhile
 	if !t.pausing {
 		t.pausing, t.began = true, q.clock.Now()
 		q.move(t, -1)
