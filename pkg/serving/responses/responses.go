@@ -76,7 +76,7 @@ func (g *guard) check() {
 
 func (g *guard) expire() { _ = g.control.SetWriteDeadline(time.Unix(1, 0)) }
 
-func (g *guard) lasts() bool {
+func (g *guard) isLimitedPerWrite() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.perWrite
@@ -235,7 +235,7 @@ func withPause(next http.Handler, unread *unread) http.Handler {
 		ctx := r.Context()
 		p := &pauser{after: pauseAfter, pause: func(int) (resume func()) { return request.Pause(ctx) }}
 		// Watches have their own limits, and the system has none.
-		if g, ok := ctx.Value(guardKey{}).(*guard); ok && !g.lasts() && !identity.IsExempt(ctx) {
+		if g, ok := ctx.Value(guardKey{}).(*guard); ok && !g.isLimitedPerWrite() && !identity.IsExempt(ctx) {
 			p.pause = func(bytes int) (resume func()) { return unread.pause(ctx, g, bytes) }
 			var end func()
 			r, end = unread.compress(r)
