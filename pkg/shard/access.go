@@ -54,7 +54,7 @@ func (s *boundResources) newAuthorizer(v virtualWorkspaces) (authorizer.Authoriz
 
 // mayReadMetrics authorizes requests for the metrics of this process by the rules of root.
 func (s *installation) mayReadMetrics(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	may, err := s.reviews.may(ctx, a.GetUser(), question{cluster: core.RootCluster, shard: corev1alpha1.RootShard, verb: a.GetVerb(), path: a.GetPath()})
+	may, err := s.reviews.may(ctx, a.GetUser(), accessReview{cluster: core.RootCluster, shard: corev1alpha1.RootShard, verb: a.GetVerb(), path: a.GetPath()})
 	if may && err == nil {
 		return authorizer.DecisionAllow, "", nil
 	}
@@ -138,9 +138,9 @@ func (s *boundResources) withAdmin(next http.Handler) http.Handler {
 	return admin.NewAdminVirtualWorkspace(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.late.ServeDocuments})(next)
 }
 
-// grantor returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error until
+// grantingCluster returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error until
 // the objects of other shards are loaded.
-func (s *installation) grantor(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error) {
+func (s *installation) grantingCluster(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error) {
 	if mount == request.APIExports {
 		if name, err := s.exportCluster(path, object); name != "" && err == nil {
 			return name, nil

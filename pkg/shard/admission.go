@@ -75,7 +75,7 @@ func (s *installation) exportAt(path logicalcluster.Path, export string) (cluste
 // replicated rules. If the replicated rules do not allow a binding, exactly one other shard receives a review, even if
 // the provider does not exist.
 func (s *installation) mayBind(ctx context.Context, u user.Info, provider logicalcluster.Name, export string) (bool, error) {
-	q := question{
+	q := accessReview{
 		cluster: provider, verb: "bind", resource: apisv1alpha2.SchemeGroupVersion.WithResource("apiexports"), name: export,
 	}
 	may, err := s.reviews.may(ctx, u, q)
@@ -92,7 +92,7 @@ func (s *installation) mayBind(ctx context.Context, u user.Info, provider logica
 // reviewElsewhere sends a review to the shard of the provider. If the provider is local or unknown, it sends a decoy to
 // another shard. The decoy is a review of a nonexistent export in a logical cluster that exists on every shard. The
 // other shard is always the same for an export.
-func (s *installation) reviewElsewhere(ctx context.Context, u user.Info, q question) (bool, error) {
+func (s *installation) reviewElsewhere(ctx context.Context, u user.Info, q accessReview) (bool, error) {
 	all, _ := s.peers.All()
 	if all = all[1:]; len(all) == 0 {
 		return false, nil
@@ -212,7 +212,7 @@ func (s *installation) mayUseType(ctx context.Context, u user.Info, verb string,
 	if shard == "" && s.sources.Root != nil {
 		shard = corev1alpha1.RootShard // types are read there without a cache server
 	}
-	may, err := s.reviews.may(ctx, u, question{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
+	may, err := s.reviews.may(ctx, u, accessReview{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
 	if unreachable(err) {
 		klog.FromContext(ctx).Info("Failed to review the use of a WorkspaceType on its shard", "shard", shard, "err", err)
 		return false, nil
@@ -236,7 +236,7 @@ func (s *installation) mayReadTypes(ctx context.Context, u user.Info, parent log
 		if !ok {
 			return false
 		}
-		may, err := s.reviews.may(ctx, u, question{cluster: cluster, verb: "get", resource: workspaceTypes, name: string(ref.Name)})
+		may, err := s.reviews.may(ctx, u, accessReview{cluster: cluster, verb: "get", resource: workspaceTypes, name: string(ref.Name)})
 		if err != nil || !may {
 			return false
 		}

@@ -69,7 +69,7 @@ func TestUnknownGrantors(t *testing.T) {
 			WorkspaceTypes:  dualOf(t, kinds.WorkspaceTypes, of, replicas.DualOptions{}),
 		}, local: &local{index: workspaceindex.NewWorkspaceIndex()}}
 		for _, mount := range []*request.Mount{request.APIExports, request.InitializingWorkspaces, request.TerminatingWorkspaces} {
-			name, err := s.grantor(logicalcluster.NewPath("root:provider"), mount, "object")
+			name, err := s.grantingCluster(logicalcluster.NewPath("root:provider"), mount, "object")
 			require.Empty(t, name)
 			_, later := apierrors.SuggestsClientDelay(err)
 			require.Equal(t, of == nothing, later, "%s: %v", mount.Prefix, err)

@@ -42,7 +42,7 @@ func newReviews(rules authorizer.Authorizer, local func(logicalcluster.Name) boo
 	return &reviews{rules: rules, local: local, peers: shards, cache: authz.NewReviewCache(0, deniedFor)}
 }
 
-type question struct {
+type accessReview struct {
 	cluster logicalcluster.Name
 	// shard is the name of the shard of the logical cluster, if it is known.
 	shard    string
@@ -54,7 +54,7 @@ type question struct {
 }
 
 // may returns false if the rules do not allow it and the shard of the logical cluster is not known.
-func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error) {
+func (r *reviews) may(ctx context.Context, u user.Info, q accessReview) (bool, error) {
 	decision, _, err := r.rules.Authorize(request.WithClusterName(ctx, q.cluster), q.attributes(u))
 	if decision == authorizer.DecisionAllow {
 		return true, nil
@@ -69,7 +69,7 @@ func (r *reviews) may(ctx context.Context, u user.Info, q question) (bool, error
 	return r.remote(ctx, peer, u, q)
 }
 
-func (r *reviews) remote(ctx context.Context, peer *peers.Peer, u user.Info, q question) (bool, error) {
+func (r *reviews) remote(ctx context.Context, peer *peers.Peer, u user.Info, q accessReview) (bool, error) {
 	review := q.review(u)
 	return r.cache.May(ctx, peer.Name+"|"+q.cluster.String(), review, func(ctx context.Context) (allowed bool, err error) {
 		err = peer.Do(ctx, reviewTimeout, func(ctx context.Context) error {
@@ -80,7 +80,7 @@ func (r *reviews) remote(ctx context.Context, peer *peers.Peer, u user.Info, q q
 	})
 }
 
-func (q *question) attributes(u user.Info) authorizer.AttributesRecord {
+func (q *accessReview) attributes(u user.Info) authorizer.AttributesRecord {
 	if q.path != "" {
 		return authorizer.AttributesRecord{User: u, Verb: q.verb, Path: q.path}
 	}
@@ -90,7 +90,7 @@ func (q *question) attributes(u user.Info) authorizer.AttributesRecord {
 	}
 }
 
-func (q *question) review(u user.Info) *authorizationv1.SubjectAccessReview {
+func (q *accessReview) review(u user.Info) *authorizationv1.SubjectAccessReview {
 	review := authz.ReviewOf(u)
 	if q.path != "" {
 		review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Verb: q.verb, Path: q.path}

@@ -35,7 +35,7 @@ func TestReviews(t *testing.T) {
 	there := peers.NewPeer("there", clientsOf(t, &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))
 	r := newReviews(nil, nil, nil)
 	may := func(name, export string) bool {
-		allowed, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: name}, question{cluster: "provider", verb: "bind", name: export})
+		allowed, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: name}, accessReview{cluster: "provider", verb: "bind", name: export})
 		require.NoError(t, err)
 		return allowed
 	}
@@ -47,6 +47,6 @@ func TestReviews(t *testing.T) {
 	require.EqualValues(t, 4, requests.Load())
 
 	server.Close()
-	_, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, question{cluster: "provider", verb: "bind", name: "e"})
+	_, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, accessReview{cluster: "provider", verb: "bind", name: "e"})
 	require.True(t, unreachable(err), "%v", err)
 }
