@@ -112,7 +112,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		NewFunc:             r.newFunc,
 		NewListFunc:         r.newListFunc,
 		Codec:               r.config.Codec,
-		Clock:               quietClock{},
+		Clock:               slowTickClock{},
 	})
 	if err != nil {
 		below.progress.stop()

@@ -145,17 +145,17 @@ func (f followed) Watch(ctx context.Context, key string, opts storage.ListOption
 const (
 	// dispatchTick is the minimum interval of the watch cache's bookmark timer; the maximum is a quarter more.
 	dispatchTick = time.Second
-	quietTick    = 10 * time.Minute
+	slowTick     = 10 * time.Minute
 )
 
-// quietClock is the clock of a watch cache, which has no watches. Its bookmark timer would wake the process each second.
-type quietClock struct{ clock.RealClock }
+// slowTickClock is the clock of a watch cache, which has no watches. Its bookmark timer would wake the process each second.
+type slowTickClock struct{ clock.RealClock }
 
-func (c quietClock) NewTimer(d time.Duration) clock.Timer {
+func (c slowTickClock) NewTimer(d time.Duration) clock.Timer {
 	if !isDispatchTick(d) {
 		return c.RealClock.NewTimer(d)
 	}
-	return quietTimer{c.RealClock.NewTimer(quietTick)}
+	return quietTimer{c.RealClock.NewTimer(slowTick)}
 }
 
 func isDispatchTick(d time.Duration) bool {
@@ -164,4 +164,4 @@ func isDispatchTick(d time.Duration) bool {
 
 type quietTimer struct{ clock.Timer }
 
-func (t quietTimer) Reset(time.Duration) bool { return t.Timer.Reset(quietTick) }
+func (t quietTimer) Reset(time.Duration) bool { return t.Timer.Reset(slowTick) }
