@@ -87,8 +87,8 @@ type span struct {
 	from, to  uint64
 }
 
-// showed reports whether a state of an object, which was current from since until end, may have been sent.
-func (c *compared) showed(obj runtime.Object, since, end uint64) bool {
+// mayHaveSent reports whether a state of an object, which was current from since until end, may have been sent.
+func (c *compared) mayHaveSent(obj runtime.Object, since, end uint64) bool {
 	for _, s := range c.spans {
 		if s.from < end && since <= s.to && s.selection.Matches(obj) {
 			return true
@@ -118,7 +118,7 @@ func (t *claimUpdate) compare() {
 }
 
 func (t *claimUpdate) comparePrefix(c *compared) {
-	removed := t.missed.showedIn(c)
+	removed := t.missed.sentObjects(c)
 	t.objects.from(c.prefix, func(it item) bool {
 		if !strings.HasPrefix(it.key, c.prefix) {
 			return false
@@ -127,10 +127,10 @@ func (t *claimUpdate) comparePrefix(c *compared) {
 		case !t.missed.inScope(it.key):
 		case c.now.Matches(it.obj) && t.missed.wants(it.obj):
 			t.missed.keep(removed, it.key)
-			if t.missed == nil && !c.showed(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil && c.had(t.missed, it.obj) != (had{true, true}) {
+			if t.missed == nil && !c.mayHaveSent(it.obj, 0, forever) || t.missed != nil && t.missed.latest[it.key] == nil && c.had(t.missed, it.obj) != (had{true, true}) {
 				t.items = append(t.items, updateItem{item: it})
 			}
-		case c.showed(it.obj, t.cfg.versionOf(it.obj), forever) && t.missed.wants(it.obj):
+		case c.mayHaveSent(it.obj, t.cfg.versionOf(it.obj), forever) && t.missed.wants(it.obj):
 			before := t.missed.before(c, it)
 			t.missed.skip(it.key)
 			delete(removed, it.key)
@@ -149,8 +149,8 @@ func (t *claimUpdate) comparePrefix(c *compared) {
 
 const forever = ^uint64(0)
 
-// showedIn returns the changed objects that a resuming watcher may have, in the last state that it may have received.
-func (m *missed) showedIn(c *compared) map[string]runtime.Object {
+// sentObjects returns the changed objects that a resuming watcher may have, in the last state that it may have received.
+func (m *missed) sentObjects(c *compared) map[string]runtime.Object {
 	removed := map[string]runtime.Object{}
 	if m == nil {
 		return removed
@@ -169,7 +169,7 @@ func (m *missed) showedIn(c *compared) map[string]runtime.Object {
 		if e.kind != watch.Deleted {
 			since = m.cfg.versionOf(e.previous)
 		}
-		if c.showed(e.previous, since, e.version) && m.wants(e.previous) {
+		if c.mayHaveSent(e.previous, since, e.version) && m.wants(e.previous) {
 			removed[e.key] = e.previous
 		}
 	}

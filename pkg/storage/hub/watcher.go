@@ -187,7 +187,7 @@ func (w *Watcher) catchUp() {
 		}
 		proceed := true
 		for i := 0; i < n && proceed; i++ {
-			proceed = events[i].event == nil || w.sendTaken(&events[i])
+			proceed = events[i].event == nil || w.sendSelected(&events[i])
 		}
 		if proceed && t != nil {
 			proceed = w.sendUpdate(t)
@@ -200,8 +200,8 @@ func (w *Watcher) catchUp() {
 	}
 }
 
-// sendTaken sends an event if the watcher selects it, and reports whether the watch continues.
-func (w *Watcher) sendTaken(e *taken) bool {
+// sendSelected sends an event if the watcher selects it, and reports whether the watch continues.
+func (w *Watcher) sendSelected(e *taken) bool {
 	var cache eventCache
 	if e.missed != "" {
 		return w.send(watch.Event{Type: e.missed, Object: cache.shared(w.hub, e.event)})
