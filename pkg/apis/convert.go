@@ -97,7 +97,8 @@ func through[In, Out any](convert func(*In) (*Out, error)) func(*unstructured.Un
 	}
 }
 
-// encodeAnnotation stores values that a version does not have in an annotation, or removes the annotation if there are none.
+// encodeAnnotation stores values that a version does not have in an annotation, or removes the annotation if there are
+// none.
 func encodeAnnotation[T any](meta *metav1.ObjectMeta, annotation string, values []T) error {
 	if len(values) == 0 {
 		delete(meta.Annotations, annotation)

@@ -101,7 +101,8 @@ func IndexByExport(binding *apisv1alpha2.APIBinding) []string {
 	return nil
 }
 
-// IndexByPath indexes an export by its logical cluster and annotated path, each joined with its name, and as PathIndexKey.
+// IndexByPath indexes an export by its logical cluster and annotated path, each joined with its name, and as
+// PathIndexKey.
 func IndexByPath(export *apisv1alpha2.APIExport) []string {
 	cluster := logicalcluster.From(export).Path()
 	keys := []string{cluster.Join(export.Name).String(), PathIndexKey(cluster)}

@@ -265,7 +265,8 @@ func (c *cachedKinds) serveLocked() {
 	}
 }
 
-// mayBeSelected reports whether a CachedResource of their shard may select replicas. It is true until a resync is complete.
+// mayBeSelected reports whether a CachedResource of their shard may select replicas. It is true until a resync is
+// complete.
 func (c *cachedKinds) mayBeSelected(of replicas) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

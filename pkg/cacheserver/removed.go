@@ -225,7 +225,8 @@ func repeat(ctx context.Context, interval time.Duration, problem string, do func
 
 // orphanedReplicas deletes replicas of deleted CachedResources if their shard did not delete them. For example, a relay
 // stopped before, or the cache server was restored from an older backup. No other component can, because the resource
-// is not served without the CachedResource. If that does exist on the shard, the shard restores the replicas by digests.
+// is not served without the CachedResource. If that does exist on the shard, the shard restores the replicas by
+// digests.
 type orphanedReplicas struct {
 	digests *digests
 	notes   *etcd.Notes

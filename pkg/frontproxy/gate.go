@@ -365,8 +365,8 @@ func (r *resolver) next(ctx context.Context, path string, late <-chan time.Time,
 	}
 }
 
-// mayDisclosePending reports whether the existence of a workspace may be disclosed to a user before it has a logical cluster.
-// Only its owner and administrators may.
+// mayDisclosePending reports whether the existence of a workspace may be disclosed to a user before it has a logical
+// cluster. Only its owner and administrators may.
 func mayDisclosePending(ctx context.Context, userInfo user.Info, target workspaceindex.Target, outcome workspaceindex.Outcome) bool {
 	if outcome != workspaceindex.Pending {
 		return false

@@ -138,8 +138,8 @@ func (s *boundResources) withAdmin(next http.Handler) http.Handler {
 	return admin.NewAdminVirtualWorkspace(admin.Config{Shards: s.informers.Shards, ServeDocuments: s.late.ServeDocuments})(next)
 }
 
-// grantingCluster returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error until
-// the objects of other shards are loaded.
+// grantingCluster returns the logical cluster of the object that grants a virtual workspace, or "". It returns an error
+// until the objects of other shards are loaded.
 func (s *installation) grantingCluster(path logicalcluster.Path, mount *request.Mount, object string) (logicalcluster.Name, error) {
 	if mount == request.APIExports {
 		if name, err := s.exportCluster(path, object); name != "" && err == nil {

@@ -183,8 +183,8 @@ func (c *timers) NewTimer(d time.Duration) clock.Timer {
 	return c.RealClock.NewTimer(d)
 }
 
-// slowTickClock recognizes the bookmark timer by its duration. If this fails with a new version of k8s.io/apiserver, idle
-// caches wake the process every second, or another timer takes ten minutes: check slowTickClock.NewTimer.
+// slowTickClock recognizes the bookmark timer by its duration. If this fails with a new version of k8s.io/apiserver,
+// idle caches wake the process every second, or another timer takes ten minutes: check slowTickClock.NewTimer.
 func TestUpstreamBookmarkTimer(t *testing.T) {
 	t.Parallel()
 	const bookmarks = "k8s.io/apiserver/pkg/storage/cacher.(*Cacher).dispatchEvents"

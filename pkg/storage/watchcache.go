@@ -148,7 +148,8 @@ const (
 	slowTick     = 10 * time.Minute
 )
 
-// slowTickClock is the clock of a watch cache, which has no watches. Its bookmark timer would wake the process each second.
+// slowTickClock is the clock of a watch cache, which has no watches. Its bookmark timer would wake the process each
+// second.
 type slowTickClock struct{ clock.RealClock }
 
 func (c slowTickClock) NewTimer(d time.Duration) clock.Timer {

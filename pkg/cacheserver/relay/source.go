@@ -176,7 +176,8 @@ type source struct {
 	checkpoints *client.Informer[*replicationcheckpoints.ReplicationCheckpoint]
 
 	mu sync.Mutex
-	// known is set while its identity is confirmed. lastErr is the current problem, which exists since the time in since.
+	// known is set while its identity is confirmed. lastErr is the current problem, which exists since the time in
+	// since.
 	known   bool
 	lastErr error
 	since   time.Time

@@ -126,7 +126,8 @@ func (c *collector) decide(ctx context.Context, item Item, o object) (decision, 
 	return v, err
 }
 
-// dependentPolicy returns the policy for an object below a waiting owner. If it had dependents at that time, it waits, too.
+// dependentPolicy returns the policy for an object below a waiting owner. If it had dependents at that time, it waits,
+// too.
 func (c *collector) dependentPolicy(ctx context.Context, item Item, o object, lookups []lookup) (metav1.DeletionPropagation, error) {
 	owns := func() bool { return len(c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid))) > 0 }
 	for i := range lookups {

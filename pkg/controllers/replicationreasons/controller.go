@@ -164,7 +164,8 @@ func firstAndLast[T client.Object](informer *client.Informer[T], of func(logical
 	}
 }
 
-// newController returns a controller that updates the annotation of objects. hasReason reports whether a reason applies.
+// newController returns a controller that updates the annotation of objects. hasReason reports whether a reason
+// applies.
 func newController[T client.Object, L runtime.Object](c Config, resource client.Resource[T, L], informer *client.Informer[T], hasReason func(why string, obj T) bool, more ...reconcile.Source[client.Key]) *reconcile.Controller[client.Key] {
 	return reconcile.New(reconcile.Config[client.Key]{
 		Name: NameOf(resource.Resource),

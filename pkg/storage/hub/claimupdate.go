@@ -149,7 +149,8 @@ func (t *claimUpdate) comparePrefix(c *compared) {
 
 const forever = ^uint64(0)
 
-// sentObjects returns the changed objects that a resuming watcher may have, in the last state that it may have received.
+// sentObjects returns the changed objects that a resuming watcher may have, in the last state that it may have
+// received.
 func (m *missed) sentObjects(c *compared) map[string]runtime.Object {
 	removed := map[string]runtime.Object{}
 	if m == nil {
