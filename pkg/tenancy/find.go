@@ -160,16 +160,16 @@ func Slim(from *metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 	return slim
 }
 
-// Waits records which keys depend on objects, which need not exist and are identified by path and name. When one is
+// Dependencies records which keys depend on objects, which need not exist and are identified by path and name. When one is
 // created or changed, these must be reconciled. The zero value is ready to use and safe for concurrent use.
-type Waits[K comparable] struct {
+type Dependencies[K comparable] struct {
 	mu         sync.Mutex
 	dependents map[string]map[K]bool
 	ids        map[K][]string // the inverse
 }
 
 // Types returns a lookup that first records the dependency of key, so that either the type is found or it triggers key.
-func (w *Waits[K]) Types(key K, types TypeLookup) TypeLookup {
+func (w *Dependencies[K]) Types(key K, types TypeLookup) TypeLookup {
 	return func(path logicalcluster.Path, name tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
 		w.Remember(key, path.Join(tenancyv1alpha1.ObjectName(name)).String())
 		return types(path, name)
@@ -177,7 +177,7 @@ func (w *Waits[K]) Types(key K, types TypeLookup) TypeLookup {
 }
 
 // Remember records that key depends on id.
-func (w *Waits[K]) Remember(key K, id string) {
+func (w *Dependencies[K]) Remember(key K, id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dependents[id][key] {
@@ -194,7 +194,7 @@ func (w *Waits[K]) Remember(key K, id string) {
 }
 
 // Forget removes the dependencies of key.
-func (w *Waits[K]) Forget(key K) {
+func (w *Dependencies[K]) Forget(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, id := range w.ids[key] {
@@ -206,14 +206,14 @@ func (w *Waits[K]) Forget(key K) {
 }
 
 // Len returns the number of keys with dependencies.
-func (w *Waits[K]) Len() int {
+func (w *Dependencies[K]) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.ids)
 }
 
 // Of returns the keys that depend on any of ids.
-func (w *Waits[K]) Of(ids ...string) []K {
+func (w *Dependencies[K]) Of(ids ...string) []K {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var keys []K

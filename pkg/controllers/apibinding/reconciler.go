@@ -71,13 +71,13 @@ type bindingReconciler struct {
 	recording keymutex.KeyMutex
 	replacing replacements
 	// waiting are bindings that wait for names, by logical cluster, and overCapacity those that wait for capacity for schemas.
-	waiting, overCapacity tenancy.Waits[client.Key]
+	waiting, overCapacity tenancy.Dependencies[client.Key]
 }
 
 // capacity is the only ID in overCapacity.
 const capacity = "capacity"
 
-func wait(in *tenancy.Waits[client.Key], key client.Key, id string, waits bool) {
+func wait(in *tenancy.Dependencies[client.Key], key client.Key, id string, waits bool) {
 	if waits {
 		in.Remember(key, id)
 	} else {

@@ -137,7 +137,7 @@ const recountDelay = time.Second
 type watched struct {
 	mu sync.Mutex
 	// of contains the cached resources by watched key: a key prefix of objects, or the key of a secret.
-	of tenancy.Waits[client.Key]
+	of tenancy.Dependencies[client.Key]
 	by map[client.Key]watches
 }
 

@@ -211,7 +211,7 @@ func without(references, drop []metav1.OwnerReference) []metav1.OwnerReference {
 }
 
 // parked are items that cannot be examined or written until the served APIs of their logical cluster change.
-type parked struct{ tenancy.Waits[Item] }
+type parked struct{ tenancy.Dependencies[Item] }
 
 func (p *parked) add(item Item) { p.Remember(item, item.LogicalCluster().String()) }
 

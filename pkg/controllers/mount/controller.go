@@ -187,7 +187,7 @@ var requeueDelays = []time.Duration{0, time.Second, 10 * time.Second}
 type follower struct {
 	listen func(changed func(key string)) (stop func())
 	// mounts depend on their logical cluster, on the key of the mounted object, which begins with a slash, and on "".
-	mounts tenancy.Waits[client.Key]
+	mounts tenancy.Dependencies[client.Key]
 }
 
 func (f *follower) source(_ context.Context, queue reconcile.Queue[client.Key]) (stop func(), err error) {

@@ -50,7 +50,7 @@ type workspaceReconciler struct {
 
 	latest   reconcile.Latest[*tenancyv1alpha1.Workspace]
 	claims   claims
-	waits    tenancy.Waits[client.Key]
+	waits    tenancy.Dependencies[client.Key]
 	reported reported
 	// starts are the recently created or requested logical clusters of Workspaces. They only save reads and writes.
 	starts table[started]

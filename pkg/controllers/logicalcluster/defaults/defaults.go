@@ -77,8 +77,8 @@ type Bindings struct {
 	commit   func(ctx context.Context, old, updated *apisv1alpha2.APIBinding) (*apisv1alpha2.APIBinding, error)
 
 	// ofTypes contains the types that affect logical clusters, and ofExports the logical clusters that wait for exports.
-	ofTypes   tenancy.Waits[string]
-	ofExports tenancy.Waits[logicalcluster.Name]
+	ofTypes   tenancy.Dependencies[string]
+	ofExports tenancy.Dependencies[logicalcluster.Name]
 
 	// watched contains the logical clusters that are requeued when their bindings change.
 	watched sync.Map

@@ -10,9 +10,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 )
 
-// TestWaits: only the dependents of a type are reconciled.
-func TestWaits(t *testing.T) {
-	var waits Waits[client.Key]
+// TestDependencies: only the dependents of a type are reconciled.
+func TestDependencies(t *testing.T) {
+	var waits Dependencies[client.Key]
 	one, two := client.Key{Cluster: "a", Name: "one"}, client.Key{Cluster: "b", Name: "two"}
 	exists := &tenancyv1alpha1.WorkspaceType{}
 	types := func(path logicalcluster.Path, _ tenancyv1alpha1.WorkspaceTypeName) (*tenancyv1alpha1.WorkspaceType, bool) {
