@@ -54,7 +54,7 @@ func (m *mirror) follow(t *testing.T, server *scripted, from string, f func(*Fol
 func TestFollower(t *testing.T) {
 	for seed := range uint64(30) {
 		bubble.Test(t, func(t *testing.T) {
-			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			r := &random{rand: rand.New(rand.NewPCG(seed, 2))}
 			server, m, from := newScripted(), &mirror{has: map[Key]string{}}, ""
 			write := func() {
 				for range r.IntN(10) {

@@ -92,7 +92,7 @@ func (i *follower) agrees(t *testing.T, server *scripted) {
 func TestModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := &dice{rand: rand.New(rand.NewPCG(seed, 1))}
+			r := &random{rand: rand.New(rand.NewPCG(seed, 1))}
 			server := newScripted()
 			write := func() {
 				key := scriptedKey(r.IntN(30))

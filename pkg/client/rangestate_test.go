@@ -381,7 +381,7 @@ func TestOldVersionBecomesVisible(t *testing.T) {
 func TestRangesModel(t *testing.T) {
 	for seed := range bubble.Seeds(150, 48) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			r := &random{rand: rand.New(rand.NewPCG(seed, 2))}
 			server := filledClusters(0)
 			server.shards = []sharding{honours, honours, silent, ignores, fails, invalid}[seed%6]
 			key := []ShardKey{ByCluster, ByCluster, ByUID, ByNamespace}[seed/6%4]

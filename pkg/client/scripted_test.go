@@ -437,18 +437,18 @@ func (w *scriptedWatch) Stop() {
 	w.close()
 }
 
-type dice struct {
+type random struct {
 	mu   sync.Mutex
 	rand *rand.Rand
 }
 
-func (d *dice) IntN(n int) int {
+func (d *random) IntN(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.rand.IntN(n)
 }
 
-func randomly(r *dice, n int) func() fault {
+func randomly(r *random, n int) func() fault {
 	return func() fault {
 		if r.IntN(n) > 0 {
 			return ""

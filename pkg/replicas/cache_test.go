@@ -175,7 +175,7 @@ func TestWithoutCheckpoints(t *testing.T) {
 func TestCacheModel(t *testing.T) {
 	for seed := range bubble.Seeds(200, 40) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			dice := rand.New(rand.NewPCG(seed, 1))
+			random := rand.New(rand.NewPCG(seed, 1))
 			shards := []*scriptedShard{newScriptedShard("s"), newScriptedShard("t")}
 			c := newScriptedCache()
 			reading(t, c, func(t *testing.T, r *cacheReader) {
@@ -183,13 +183,13 @@ func TestCacheModel(t *testing.T) {
 				hasCheckpoint, read := map[string]bool{}, map[string]bool{}
 				var restore func(t *testing.T)
 				for range 100 {
-					s := shards[dice.IntN(2)]
-					name := fmt.Sprintf("x%d", dice.IntN(6))
+					s := shards[random.IntN(2)]
+					name := fmt.Sprintf("x%d", random.IntN(6))
 					versions := map[string]int{}
 					for _, s := range shards {
 						versions[s.name] = r.checkpointVersion(s.name)
 					}
-					switch dice.IntN(13) {
+					switch random.IntN(13) {
 					case 12:
 						if restore != nil {
 							c.replace(t, restore)
@@ -208,15 +208,15 @@ func TestCacheModel(t *testing.T) {
 					case 6, 7:
 						s.sync(t, c)
 					case 8:
-						c.set(dice.IntN(2) == 0, dice.IntN(3) == 0)
+						c.set(random.IntN(2) == 0, random.IntN(3) == 0)
 					case 9:
-						if dice.IntN(4) == 0 {
+						if random.IntN(4) == 0 {
 							c.replace(t, c.wipe)
 						} else {
 							c.Break()
 						}
 					default:
-						pass(time.Duration(dice.IntN(20_000)) * time.Millisecond)
+						pass(time.Duration(random.IntN(20_000)) * time.Millisecond)
 					}
 					bubble.Wait()
 					known := r.known()

@@ -152,7 +152,7 @@ func (d *federation) agrees(t *testing.T) {
 func TestDualModel(t *testing.T) {
 	for seed := range uint64(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := &dice{rand: rand.New(rand.NewPCG(seed, 2))}
+			r := &random{rand: rand.New(rand.NewPCG(seed, 2))}
 			own, cache := newScripted(), newScripted()
 			write := func() {
 				server, key := own, scriptedKey(r.IntN(30))

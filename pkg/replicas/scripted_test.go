@@ -186,18 +186,18 @@ func pass(d time.Duration) {
 	bubble.Wait()
 }
 
-type dice struct {
+type random struct {
 	mu   sync.Mutex
 	rand *rand.Rand
 }
 
-func (d *dice) IntN(n int) int {
+func (d *random) IntN(n int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.rand.IntN(n)
 }
 
-func randomly(r *dice, n int) func() int {
+func randomly(r *random, n int) func() int {
 	errors := []int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusGone, http.StatusUnprocessableEntity}
 	return func() int {
 		if r.IntN(n) > 0 {

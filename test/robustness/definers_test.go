@@ -71,16 +71,16 @@ func (d *definer) step(ctx context.Context) {
 		return
 	}
 	d.createObject(ctx)
-	switch dice := d.rng.IntN(10); {
-	case dice < 3:
+	switch random := d.rng.IntN(10); {
+	case random < 3:
 		kind := d.kind
 		d.chooseSpec()
-		if found.Established && dice > 0 {
+		if found.Established && random > 0 {
 			d.kind = kind // the kind of an established definition is immutable
 		}
 		d.update(ctx, crd)
 		d.createObject(ctx)
-	case dice < 5:
+	case random < 5:
 		d.remove(ctx, crd)
 	}
 }

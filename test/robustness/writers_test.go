@@ -61,14 +61,14 @@ func pace(ctx context.Context, d time.Duration) {
 func (w *writer) step(ctx context.Context) {
 	key := w.key(fmt.Sprintf("hot-%d", w.rng.IntN(hot)))
 	state, known := w.states[key]
-	switch dice := w.rng.IntN(100); {
-	case !known || dice < 15:
+	switch random := w.rng.IntN(100); {
+	case !known || random < 15:
 		w.get(ctx, key)
 	case state.Deleted:
 		w.create(ctx, key)
-	case dice < 40:
+	case random < 40:
 		w.remove(ctx, key, state)
-	case dice < 60:
+	case random < 60:
 		key = w.key(fmt.Sprintf("stable-%d", w.rng.IntN(stable)))
 		if state, known = w.states[key]; known {
 			w.update(ctx, key, state)

@@ -37,7 +37,7 @@ type model struct {
 	faults
 	t            *testing.T
 	seed         uint64
-	dice         *rand.Rand
+	random       *rand.Rand
 	shard, cache *modelServer
 	config       Config
 	stop         func()
@@ -52,7 +52,7 @@ type backup struct {
 
 func newModel(t *testing.T, seed uint64, of faults) *model {
 	t.Helper()
-	m := &model{faults: of, t: t, seed: seed, dice: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
+	m := &model{faults: of, t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 99)), shard: newModelServer(seed, ""), cache: newModelServer(seed, "amber"), saved: map[*modelServer]backup{}}
 	m.cache.late = of.wild
 	m.config = Config{
 		Metrics: prometheus.NewRegistry(), CacheName: "cache",
@@ -142,10 +142,10 @@ func (m *model) rewrite() {
 // brief writes an object to the shard that is deleted again while its replica is being written.
 func (m *model) brief() {
 	s := m.shard
-	name := fmt.Sprintf("brief-%d", m.dice.IntN(1000))
+	name := fmt.Sprintf("brief-%d", m.random.IntN(1000))
 	key := modelKey("c0", name)
 	s.locked(func() { s.store(key, "c0", replicatedShard(name)) })
-	<-time.After(time.Duration(m.dice.IntN(120)) * time.Millisecond)
+	<-time.After(time.Duration(m.random.IntN(120)) * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects[key] != nil {
@@ -155,11 +155,11 @@ func (m *model) brief() {
 
 // step has something happen.
 func (m *model) step() {
-	switch n := m.dice.IntN(100); {
+	switch n := m.random.IntN(100); {
 	case n < 20:
 		m.brief()
 	case n < 60:
-		for range m.dice.IntN(4) {
+		for range m.random.IntN(4) {
 			m.edit(m.shard)
 		}
 	case n < 65:
@@ -192,9 +192,9 @@ func (m *model) step() {
 		m.restore(m.shard)
 		m.start()
 	}
-	<-time.After(time.Duration(m.dice.IntN(60)) * time.Millisecond)
-	if m.dice.IntN(20) == 0 {
-		<-time.After(time.Duration(m.dice.IntN(30)) * time.Second)
+	<-time.After(time.Duration(m.random.IntN(60)) * time.Millisecond)
+	if m.random.IntN(20) == 0 {
+		<-time.After(time.Duration(m.random.IntN(30)) * time.Second)
 	}
 }
 
