@@ -95,7 +95,7 @@ func (f *keyQueue[K]) wanted(key K) bool {
 	if _, dropped := f.dropped[key]; !dropped {
 		return true
 	}
-	if _, comes := f.delayed[key]; !comes {
+	if _, pending := f.delayed[key]; !pending {
 		delete(f.dropped, key)
 	}
 	return false
