@@ -160,8 +160,8 @@ func Slim(from *metav1.ObjectMeta, annotations ...string) metav1.ObjectMeta {
 	return slim
 }
 
-// Dependencies records which keys depend on objects, which need not exist and are identified by path and name. When one is
-// created or changed, these must be reconciled. The zero value is ready to use and safe for concurrent use.
+// Dependencies records which keys depend on objects, which need not exist and are identified by path and name. When one
+// is created or changed, these must be reconciled. The zero value is ready to use and safe for concurrent use.
 type Dependencies[K comparable] struct {
 	mu         sync.Mutex
 	dependents map[string]map[K]bool
