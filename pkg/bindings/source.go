@@ -178,9 +178,9 @@ const sweepInterval = time.Minute
 func (x *Index) Run(ctx context.Context) error {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
-	var beating sync.WaitGroup
-	defer beating.Wait()
-	beating.Go(func() { x.beat(ctx) })
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { x.heartbeat(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -199,12 +199,12 @@ func (x *Index) dropUnused() {
 	x.schemas.dropUnused(func(uid types.UID) bool { return x.used(uid) || x.changes.contains(uid) })
 }
 
-// beat keeps the index current until ctx ends. After the process was suspended, it relists all bindings.
-func (x *Index) beat(ctx context.Context) {
-	ticker := time.NewTicker(claims.BeatInterval)
+// heartbeat keeps the index current until ctx ends. After the process was suspended, it relists all bindings.
+func (x *Index) heartbeat(ctx context.Context) {
+	ticker := time.NewTicker(claims.HeartbeatInterval)
 	defer ticker.Stop()
 	for {
-		if x.history.source.Beat() {
+		if x.history.source.Heartbeat() {
 			asOf := time.Now()
 			klog.InfoS("Process was suspended, blocking virtual workspaces until APIBindings are relisted")
 			if err := x.catchUp(ctx); err == nil {

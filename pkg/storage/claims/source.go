@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// BeatInterval is the required interval of Source.Beat.
-	BeatInterval = time.Second
-	// suspendedAfter is the time without a beat after which a source is not current. In the rest of the lag,
+	// HeartbeatInterval is the required interval of Source.Heartbeat.
+	HeartbeatInterval = time.Second
+	// suspendedAfter is the time without a heartbeat after which a source is not current. In the rest of the lag,
 	// running processes must receive changes.
 	suspendedAfter = lag / 2
 	// lag is the maximum delay after which another replica has seen a change.
@@ -23,8 +23,8 @@ const (
 // Therefore its sets are not current until the claims have been read again.
 type Source struct {
 	mu sync.Mutex
-	// beat is the time of the last beat, or zero.
-	beat time.Time
+	// heartbeat is the time of the last heartbeat, or zero.
+	heartbeat time.Time
 	// since is when the claims were last read after a suspension; reading is true until they have been.
 	since   time.Time
 	reading bool
@@ -44,13 +44,14 @@ func (s *Source) ObservedByAll(at time.Time) bool {
 	return current && now.Sub(since) > lag && now.Sub(at) > lag
 }
 
-// Beat records that the source is running. If it was suspended, the claims must be read again, followed by Restart.
-func (s *Source) Beat() (suspended bool) {
+// Heartbeat records that the source is running. If it was suspended, the claims must be read again, followed by
+// Restart.
+func (s *Source) Heartbeat() (suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	s.reading = s.reading || !s.runsLocked(now)
-	s.beat = now
+	s.heartbeat = now
 	return s.reading
 }
 
@@ -58,7 +59,7 @@ func (s *Source) Beat() (suspended bool) {
 func (s *Source) Restart(asOf time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.beat, s.since, s.reading = asOf, asOf, false
+	s.heartbeat, s.since, s.reading = asOf, asOf, false
 }
 
 // Current returns an error that makes clients retry if sets may be outdated.
@@ -80,5 +81,5 @@ func (s *Source) currentSince(now time.Time) (time.Time, bool) {
 }
 
 func (s *Source) runsLocked(now time.Time) bool {
-	return s.beat.IsZero() || now.Sub(s.beat) <= suspendedAfter
+	return s.heartbeat.IsZero() || now.Sub(s.heartbeat) <= suspendedAfter
 }

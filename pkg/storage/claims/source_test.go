@@ -22,30 +22,30 @@ func TestSource(t *testing.T) {
 			return missed(t, s, 26, false)
 		}
 		for range 20 {
-			require.False(t, source.Beat())
+			require.False(t, source.Heartbeat())
 			require.NoError(t, s.Current())
-			<-time.After(BeatInterval)
+			<-time.After(HeartbeatInterval)
 		}
 		s.Allow("a", nil, 20)
 		<-time.After(suspendedAfter)
 		require.True(t, apierrors.IsTooManyRequests(s.Current()), "a suspended source must not be current")
 		<-time.After(2 * lag)
 		require.Len(t, advanced(), 1)
-		require.True(t, source.Beat())
+		require.True(t, source.Heartbeat())
 		require.Error(t, s.Current())
-		require.True(t, source.Beat())
+		require.True(t, source.Heartbeat())
 
 		began := time.Now()
 		<-time.After(suspendedAfter + 1)
 		source.Restart(began)
 		require.Error(t, s.Current(), "a source that is suspended during the read must not be current")
-		require.True(t, source.Beat())
+		require.True(t, source.Heartbeat())
 		source.Restart(time.Now())
 		require.NoError(t, s.Current())
-		for range int(lag / BeatInterval) {
+		for range int(lag / HeartbeatInterval) {
 			require.Len(t, advanced(), 1)
-			<-time.After(BeatInterval)
-			require.False(t, source.Beat())
+			<-time.After(HeartbeatInterval)
+			require.False(t, source.Heartbeat())
 		}
 		<-time.After(1)
 		require.Empty(t, advanced())

@@ -288,7 +288,7 @@ func TestClaimsAfterAPause(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := filled(t, "a/x", "b/x")
 		source := &claims.Source{}
-		source.Beat()
+		source.Heartbeat()
 		set := claims.NewSet(source, schema.GroupResource{}, "", 10)
 		set.Allow("a", nil, 10)
 		request := claimsRequest(set, 10)
