@@ -29,7 +29,7 @@ func TestNoClientWithoutChanges(t *testing.T) {
 // long outage.
 func TestDeletionContinuesSoon(t *testing.T) {
 	t.Parallel()
-	of, _ := rivals(t, map[apis.Publisher]bool{}, nil, nil)
+	of, _ := conflicting(t, map[apis.Publisher]bool{}, nil, nil)
 	unreachable, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
 	of.Cache = unreachable

@@ -307,13 +307,13 @@ func (c *controller) sharesReplicas(object *cachev1alpha1.CachedResource) bool {
 
 // sameResourceOf enqueues cached resources when another one for the same resource changes.
 func (c *controller) sameResourceOf(all *client.Informer[*cachev1alpha1.CachedResource]) reconcile.Source[client.Key] {
-	return reconcile.FromInformer(all, func(changed *cachev1alpha1.CachedResource) (rivals []client.Key) {
+	return reconcile.FromInformer(all, func(changed *cachev1alpha1.CachedResource) (conflicting []client.Key) {
 		for _, other := range c.Objects.Lister().Cluster(client.KeyOf(changed).Cluster).List(nil) {
 			if other.UID != changed.UID && apis.CachedResourceOf(other) == apis.CachedResourceOf(changed) {
-				rivals = append(rivals, client.KeyOf(other))
+				conflicting = append(conflicting, client.KeyOf(other))
 			}
 		}
-		return rivals
+		return conflicting
 	})
 }
 

@@ -76,7 +76,7 @@ func inVersion(version string) func(*cachev1alpha1.CachedResource) {
 	return func(cached *cachev1alpha1.CachedResource) { cached.Spec.Version = version }
 }
 
-func rivals(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cachev1alpha1.CachedResource) (of, ofCluster *controller) {
+func conflicting(t *testing.T, published map[apis.Publisher]bool, all, cluster []*cachev1alpha1.CachedResource) (of, ofCluster *controller) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, cachev1alpha1.AddToScheme(scheme))
@@ -133,7 +133,7 @@ func TestConflictDetection(t *testing.T) {
 	winner := cachedOf("c", "x", 5, withReplicas)
 	loser, second := cachedOf("c", "x", 0, withIdentity("f00")), cachedOf("c", "y", 1, withIdentity("f01"))
 	other, elsewhere := cachedOf("c", "z", 0, inVersion("v2"), withReplicas), cachedOf("d", "x", 9)
-	of, ofCluster := rivals(t, nil, []*cachev1alpha1.CachedResource{winner, second, other, elsewhere}, []*cachev1alpha1.CachedResource{loser})
+	of, ofCluster := conflicting(t, nil, []*cachev1alpha1.CachedResource{winner, second, other, elsewhere}, []*cachev1alpha1.CachedResource{loser})
 	by := apis.Publisher{Resource: apis.CachedResources, Cluster: "c", Name: "x"}
 	require.Equal(t, by, ofCluster.conflict(loser).By)
 	require.Equal(t, by, of.conflict(second).By)
@@ -163,7 +163,7 @@ func TestIncomplete(t *testing.T) {
 	}
 	published := map[apis.Publisher]bool{}
 	resource := schema.GroupResource{Group: "g.io", Resource: "flavors:f00"}
-	of, ofCluster := rivals(t, published, []*cachev1alpha1.CachedResource{
+	of, ofCluster := conflicting(t, published, []*cachev1alpha1.CachedResource{
 		cachedOf("c", "had", 0, withReplicas),
 		cachedOf("c", "other", 0, withReplicas, withIdentity("f01")),
 		cachedOf("d", "new", 0),
@@ -202,10 +202,10 @@ func TestNoDeletionsBeforeSync(t *testing.T) {
 	t.Parallel()
 	one, two, late := cachedOf("c", "one", 0, withReplicas), cachedOf("d", "two", 0, withReplicas), cachedOf("e", "late", 0)
 	published := map[apis.Publisher]bool{}
-	of, _ := rivals(t, published, []*cachev1alpha1.CachedResource{one, two, late}, nil)
+	of, _ := conflicting(t, published, []*cachev1alpha1.CachedResource{one, two, late}, nil)
 	_, err := of.remember(t.Context(), nil)
 	require.NoError(t, err)
-	table := of.Table.(*ensured) //nolint:forcetypeassert // as rivals made it
+	table := of.Table.(*ensured) //nolint:forcetypeassert // as conflicting made it
 	replicate := func(object *cachev1alpha1.CachedResource) *cachev1alpha1.CachedResource {
 		t.Helper()
 		object = object.DeepCopy()
