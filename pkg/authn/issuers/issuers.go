@@ -272,13 +272,13 @@ func (i *Issuers) sweep(now time.Time, home logicalcluster.Name) {
 		most = home
 	}
 	if ends || len(i.providers) >= maxProviders {
-		var eldest digest
+		var oldest digest
 		for of, p := range i.providers {
-			if p.home == most && (i.providers[eldest] == nil || p.used.Before(i.providers[eldest].used)) {
-				eldest = of
+			if p.home == most && (i.providers[oldest] == nil || p.used.Before(i.providers[oldest].used)) {
+				oldest = of
 			}
 		}
-		delete(i.providers, eldest)
+		delete(i.providers, oldest)
 	}
 	used := map[*keySet]bool{}
 	for _, p := range i.providers {
