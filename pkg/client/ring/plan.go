@@ -238,11 +238,11 @@ func (b *balance) pick(to string) (slot int, found bool) {
 			continue
 		}
 		score := 0
-		for _, beside := range []string{b.future(n - 1), b.future(n + 1)} {
-			switch s := b.shares[beside]; {
-			case beside == to:
+		for _, neighbor := range []string{b.future(n - 1), b.future(n + 1)} {
+			switch s := b.shares[neighbor]; {
+			case neighbor == to:
 				score += 8
-			case beside == from.id:
+			case neighbor == from.id:
 			case s != nil && s.surplus() > 0:
 				score += 3
 			default:
