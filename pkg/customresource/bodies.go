@@ -275,9 +275,9 @@ func managed(r *http.Request, info *genericapirequest.RequestInfo) (*http.Reques
 
 // ownManagers removes managed fields in other versions, and reports whether there were any.
 func ownManagers(object *unstructured.Unstructured, groupVersion string) bool {
-	brought := object.GetManagedFields()
-	own := slices.DeleteFunc(slices.Clone(brought), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion != groupVersion })
-	if len(own) == len(brought) {
+	entries := object.GetManagedFields()
+	own := slices.DeleteFunc(slices.Clone(entries), func(m metav1.ManagedFieldsEntry) bool { return m.APIVersion != groupVersion })
+	if len(own) == len(entries) {
 		return false
 	}
 	if len(own) == 0 {

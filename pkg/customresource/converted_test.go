@@ -168,18 +168,18 @@ func TestConvertedManagers(t *testing.T) {
 	s := startServer(t, serverOptions{calls: limit})
 	s.CreateCRD(t, "one", twoVersions(byWebhook(hook.URL, hook.Certificate())))
 	objects := s.Dynamic(t, "one").Resource(widgets).Namespace("default")
-	brought := []metav1.ManagedFieldsEntry{
+	entries := []metav1.ManagedFieldsEntry{
 		{Manager: "other", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "example.com/v2", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:size":{}}}`)},
 	}
 	object := widget("a", map[string]any{"size": int64(1)})
-	object.SetManagedFields(brought)
+	object.SetManagedFields(entries)
 	created := mustCreate(t, objects, object)
 	for _, m := range created.GetManagedFields() {
 		require.Equal(t, "example.com/v1", m.APIVersion)
 	}
 	require.Zero(t, most.Load(), "a create must not call the webhook")
 
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": brought}, "spec": map[string]any{"size": 2}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": entries}, "spec": map[string]any{"size": 2}})
 	require.NoError(t, err)
 	raw := s.CRDs(t, "one").ApiextensionsV1().RESTClient()
 	write := func(timeout string) error {
