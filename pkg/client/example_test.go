@@ -43,7 +43,7 @@ func (w *WidgetList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-func answering(lists map[string]string) (*client.Factory, func()) {
+func serving(lists map[string]string) (*client.Factory, func()) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch list, ok := lists[r.URL.Path]; {
@@ -71,7 +71,7 @@ func answering(lists map[string]string) (*client.Factory, func()) {
 
 // The kinds of a resource may be in any scheme: nothing is registered globally.
 func ExampleWithScheme() {
-	factory, stop := answering(map[string]string{
+	factory, stop := serving(map[string]string{
 		"/clusters/root:team/apis/example.io/v1/widgets": `{"apiVersion":"example.io/v1","kind":"WidgetList","items":[{"metadata":{"name":"one"},"colour":"red"}]}`,
 	})
 	defer stop()
