@@ -262,9 +262,9 @@ func (s *stuck) SetWriteDeadline(at time.Time) error {
 }
 
 // isGivenUp serves a response that is not read, and reports whether it ends within d.
-func isGivenUp(answering *sync.WaitGroup, handler http.Handler, r *http.Request, d time.Duration) bool {
+func isGivenUp(handling *sync.WaitGroup, handler http.Handler, r *http.Request, d time.Duration) bool {
 	w := &stuck{ResponseRecorder: httptest.NewRecorder(), givenUp: make(chan struct{})}
-	answering.Go(func() { handler.ServeHTTP(w, r) })
+	handling.Go(func() { handler.ServeHTTP(w, r) })
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 	bubble.Wait()
 	select {
@@ -289,7 +289,7 @@ func TestUnreadBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
 		const mine = 40 << 10
-		var answering sync.WaitGroup
+		var handling sync.WaitGroup
 		last := false
 		paused := withPause(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, err := w.Write(make([]byte, r.ContentLength))
@@ -306,7 +306,7 @@ func TestUnreadBytesAreLimited(t *testing.T) {
 			})
 			r := requestOf(ctx, subject, "", apirequest.RequestInfo{})
 			r.ContentLength = bytes
-			return isGivenUp(&answering, handler, r, 2*pauseAfter)
+			return isGivenUp(&handling, handler, r, 2*pauseAfter)
 		}
 		require.False(t, isAborted("jane", mine))
 		require.False(t, isAborted("jane", mine))
@@ -320,10 +320,10 @@ func TestUnreadBytesAreLimited(t *testing.T) {
 		require.False(t, isAborted("jane", mine), "long-running requests have separate limits")
 		last = false
 		require.EqualValues(t, 6, pauses.Load())
-		answering.Wait() // the guard ends the remaining ones
+		handling.Wait() // the guard ends the remaining ones
 		require.Zero(t, pauses.Load())
 		require.False(t, isAborted("jane", mine), "capacity must be released")
-		answering.Wait()
+		handling.Wait()
 	})
 }
 
@@ -335,7 +335,7 @@ func TestForwarded(t *testing.T) {
 		const ahead = 8 << 10
 		last := false
 		writes := make([]byte, unsent+1)
-		var answering sync.WaitGroup
+		var handling sync.WaitGroup
 		forwards := withForwarded(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, err := w.Write(writes)
 			if err != nil && !errors.Is(err, errGivenUp) {
@@ -347,13 +347,13 @@ func TestForwarded(t *testing.T) {
 			return requestOf(context.WithoutCancel(t.Context()), subject, "", apirequest.RequestInfo{})
 		}
 		givenUp := func(subject string) bool {
-			return isGivenUp(&answering, handler, requestBy(subject), 2*forwardedAfter)
+			return isGivenUp(&handling, handler, requestBy(subject), 2*forwardedAfter)
 		}
 		for range 10 {
 			w := blocking{httptest.NewRecorder(), forwardedAfter / 2}
-			answering.Go(func() { handler.ServeHTTP(w, requestBy("jane")) })
+			handling.Go(func() { handler.ServeHTTP(w, requestBy("jane")) })
 		}
-		answering.Wait()
+		handling.Wait()
 		require.False(t, givenUp("jane"))
 		last = true
 		require.False(t, givenUp("jane"))
@@ -364,9 +364,9 @@ func TestForwarded(t *testing.T) {
 		for range 10 {
 			require.False(t, givenUp("root"))
 		}
-		answering.Wait() // the guard ends the remaining ones
+		handling.Wait() // the guard ends the remaining ones
 		require.False(t, givenUp("jane"), "capacity must be released")
-		answering.Wait()
+		handling.Wait()
 	})
 }
 
@@ -380,13 +380,13 @@ func TestWholeResponsesAreLimited(t *testing.T) {
 		<-goOn
 	}))
 	handler := WithGuard(WithStreams(paused, func(*http.Request, *apirequest.RequestInfo) bool { return last }))
-	var answering sync.WaitGroup
+	var handling sync.WaitGroup
 	send := func(subject, accept, query, agent string) bool {
 		r := requestOf(t.Context(), subject, query, apirequest.RequestInfo{IsResourceRequest: true})
 		r.Header.Set("Accept", accept)
 		r.Header.Set("Accept-Encoding", "gzip")
 		r.Header.Set("User-Agent", agent)
-		answering.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
+		handling.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), r) })
 		return <-inside
 	}
 	packs := func(subject, accept string) bool { return send(subject, accept, "", "kubectl") }
@@ -406,9 +406,9 @@ func TestWholeResponsesAreLimited(t *testing.T) {
 	require.True(t, packs("jane", table), "watches are encoded event by event")
 	last = false
 	close(goOn)
-	answering.Wait()
+	handling.Wait()
 	goOn = make(chan struct{})
 	require.True(t, packs("jane", table), "the limit must be released")
 	close(goOn)
-	answering.Wait()
+	handling.Wait()
 }
