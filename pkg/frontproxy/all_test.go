@@ -123,13 +123,13 @@ func FuzzURL(f *testing.F) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://proxy/", http.NoBody)
 		r.URL = in
 		out := r.Clone(t.Context())
-		v := (&gate{}).visit(&call{rest: rest, user: &user.DefaultInfo{Name: "jane"}})
+		v := (&gate{}).accessRequest(&call{rest: rest, user: &user.DefaultInfo{Name: "jane"}})
 		v.cluster = resolved
 		if at.virtualWorkspace != nil {
 			require.True(t, logicalcluster.NewPath(at.virtualWorkspace.granting).IsValid(), at.virtualWorkspace.granting)
 			v.virtualWorkspace = at.virtualWorkspace.mount.VirtualWorkspacePath("granting", at.virtualWorkspace.object)
 		}
-		(&forwarding{call: v.call, to: &shardTarget{backend: backend, visit: v}, way: backend}).rewrite(&httputil.ProxyRequest{In: r, Out: out})
+		(&forwarding{call: v.call, to: &shardTarget{backend: backend, accessRequest: v}, way: backend}).rewrite(&httputil.ProxyRequest{In: r, Out: out})
 		sent, err := url.ParseRequestURI(out.URL.RequestURI())
 		require.NoError(t, err)
 		require.Equal(t, in.RawQuery, sent.RawQuery)

@@ -52,7 +52,7 @@ func (g *gate) forwarded(userInfo user.Info) user.Info {
 	return &user.DefaultInfo{Name: userInfo.GetName(), UID: userInfo.GetUID(), Groups: g.groups.Filter(userInfo.GetGroups()), Extra: userInfo.GetExtra()}
 }
 
-type visit struct {
+type accessRequest struct {
 	*gate
 	*call
 
@@ -66,10 +66,12 @@ type visit struct {
 	release func()
 }
 
-func (g *gate) visit(c *call) *visit { return &visit{gate: g, call: c, release: func() {}} }
+func (g *gate) accessRequest(c *call) *accessRequest {
+	return &accessRequest{gate: g, call: c, release: func() {}}
+}
 
 // take acquires a slot for a call that may have to wait. If there is none, it writes the response and returns false.
-func (v *visit) take(w http.ResponseWriter) bool {
+func (v *accessRequest) take(w http.ResponseWriter) bool {
 	release, ok := v.resolver.acquire(identity.FlowOf("", v.user))
 	if !ok {
 		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
@@ -80,19 +82,21 @@ func (v *visit) take(w http.ResponseWriter) bool {
 	return true
 }
 
-func (v *visit) at(target workspaceindex.Target, virtualWorkspace string, shard *backend) {
+func (v *accessRequest) at(target workspaceindex.Target, virtualWorkspace string, shard *backend) {
 	v.cluster, v.virtualWorkspace, v.shard, v.accessKey = target.Cluster.String(), virtualWorkspace, shard, accessKeyOf(v.user, target.Cluster, virtualWorkspace)
 }
 
-func (v *visit) authorized() {
+func (v *accessRequest) authorized() {
 	v.accessCache.Add(v.accessKey, nil, accessTTL)
 	v.release()
 }
 
-func (v *visit) readyIn() time.Duration { return max(0, time.Until(v.arrived.Add(v.resolver.ready))) }
+func (v *accessRequest) readyIn() time.Duration {
+	return max(0, time.Until(v.arrived.Add(v.resolver.ready)))
+}
 
 // identify sets the identity of the user, and the remaining time to wait, in a request to the shard.
-func (v *visit) identify(header http.Header) {
+func (v *accessRequest) identify(header http.Header) {
 	if v.isNew {
 		header.Set(request.ReadyTimeoutHeader, v.readyIn().String())
 	}
@@ -103,7 +107,7 @@ func (v *visit) identify(header http.Header) {
 // without access that the logical cluster exists. This applies to a 403 without the header that the
 // shard sets for authorized users. For other errors without it, e.g. timeouts and malformed
 // impersonation, which occur before authorization, the access is checked separately.
-func (v *visit) mustConceal(ctx context.Context, res *http.Response) bool {
+func (v *accessRequest) mustConceal(ctx context.Context, res *http.Response) bool {
 	switch access := takeAccessHeader(res.Header); {
 	case access == "true":
 		v.authorized()
@@ -129,18 +133,18 @@ func takeAccessHeader(header http.Header) string {
 
 // notAuthorized reports whether the shard denies access to a user that was not authorized recently. The request
 // body must not be read before, because that alone would disclose that there is a server.
-func (v *visit) notAuthorized(ctx context.Context) bool {
+func (v *accessRequest) notAuthorized(ctx context.Context) bool {
 	return !v.accessCache.has(v.accessKey) && v.denied(ctx)
 }
 
 // denied reports whether the shard denies access to the logical cluster. It is false if the shard does not respond.
-func (v *visit) denied(ctx context.Context) bool {
+func (v *accessRequest) denied(ctx context.Context) bool {
 	denied, _ := v.checkAccess(ctx)
 	return denied
 }
 
 // checkAccess checks on the shard whether access is denied or granted. Both are false without a response.
-func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
+func (v *accessRequest) checkAccess(ctx context.Context) (denied, authorized bool) {
 	if v.shard == nil {
 		return false, false
 	}
@@ -167,19 +171,19 @@ func (v *visit) checkAccess(ctx context.Context) (denied, authorized bool) {
 	return res.StatusCode == http.StatusForbidden && access != "true", access == "true"
 }
 
-func (v *visit) refusal(r *http.Request) *apierrors.StatusError {
+func (v *accessRequest) refusal(r *http.Request) *apierrors.StatusError {
 	v.resolver.delayDenial(r.Context(), v.arrived)
 	return v.unknown(r)
 }
 
 // revoked is the refusal for a user that may have been authorized before.
-func (v *visit) revoked(r *http.Request) *apierrors.StatusError {
+func (v *accessRequest) revoked(r *http.Request) *apierrors.StatusError {
 	v.accessCache.Remove(v.accessKey)
 	return v.refusal(r)
 }
 
 // lost is the refusal if the request failed with err and the user has no access, otherwise nil.
-func (v *visit) lost(r *http.Request, err error) *apierrors.StatusError {
+func (v *accessRequest) lost(r *http.Request, err error) *apierrors.StatusError {
 	operation, ok := errors.AsType[*net.OpError](err)
 	if dialing := ok && operation.Op == "dial"; !dialing && v.denied(r.Context()) {
 		return v.revoked(r)
@@ -187,14 +191,14 @@ func (v *visit) lost(r *http.Request, err error) *apierrors.StatusError {
 	return nil
 }
 
-func (v *visit) unavailable(r *http.Request, why string) *apierrors.StatusError {
+func (v *accessRequest) unavailable(r *http.Request, why string) *apierrors.StatusError {
 	if v.denied(r.Context()) {
 		return v.refusal(r)
 	}
 	return unavailable("%s", why)
 }
 
-func (v *visit) missing(r *http.Request, target workspaceindex.Target, outcome workspaceindex.Outcome) *apierrors.StatusError {
+func (v *accessRequest) missing(r *http.Request, target workspaceindex.Target, outcome workspaceindex.Outcome) *apierrors.StatusError {
 	if shards, _ := v.unread(); len(shards) == 0 && mayDisclosePending(r.Context(), v.user, target, outcome) {
 		return unavailable("the workspace is not ready yet, try again")
 	}
@@ -203,7 +207,7 @@ func (v *visit) missing(r *http.Request, target workspaceindex.Target, outcome w
 
 // unknown is the response for workspaces that do not exist, and to users without access. While a
 // shard is unreachable or has not been read, it is 503 because the workspace may exist there.
-func (v *visit) unknown(r *http.Request) *apierrors.StatusError {
+func (v *accessRequest) unknown(r *http.Request) *apierrors.StatusError {
 	shards, since := v.unread()
 	if len(shards) == 0 {
 		return forbidden(r, unescapedRest(v.rest))
@@ -269,7 +273,7 @@ const (
 // time, because the index may not contain a new workspace yet.
 //
 // The wait must not disclose which workspaces exist. It is the same for every unknown path and user, and a shard's
-// response to a user without access is delayed for the same time (see visit.refusal). A request acquires a slot
+// response to a user without access is delayed for the same time (see accessRequest.refusal). A request acquires a slot
 // before the lookup, so that it is rejected at once in both cases if there is none.
 type resolver struct {
 	index *workspaceindex.Index

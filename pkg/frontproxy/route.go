@@ -46,7 +46,7 @@ func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster 
 }
 
 // admit acquires a slot unless the user was authorized recently. If there is none, it responds and returns false.
-func (rt *router) admit(w http.ResponseWriter, v *visit, at address) bool {
+func (rt *router) admit(w http.ResponseWriter, v *accessRequest, at address) bool {
 	target, virtualWorkspace, found := rt.find(at, rt.resolver.index.Lookup)
 	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, virtualWorkspace)) || v.take(w)
 }
@@ -74,9 +74,9 @@ func (rt *router) find(at address, lookup func(path string) (workspaceindex.Targ
 	return target, virtualWorkspace, outcome
 }
 
-// resolve returns the target of a visit, or an error response. It follows mounts of workspaces of
+// resolve returns the target of a request, or an error response. It follows mounts of workspaces of
 // this installation. It does not read the request body before the user is authorized.
-func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apierrors.StatusError) {
+func (rt *router) resolve(r *http.Request, v *accessRequest, at address) (target, *apierrors.StatusError) {
 	for hops := 0; ; hops++ {
 		target, virtualWorkspace, outcome := rt.find(at, func(path string) (workspaceindex.Target, workspaceindex.Outcome) { //nolint:contextcheck // it has that of the request
 			return rt.resolver.resolve(r.Context(), path, v.arrived, v.user)
@@ -104,7 +104,7 @@ func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apier
 		case bodies.In(r) && v.notAuthorized(r.Context()):
 			return nil, v.refusal(r)
 		default:
-			return &shardTarget{backend: shard, visit: v}, nil
+			return &shardTarget{backend: shard, accessRequest: v}, nil
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (rt *router) resolve(r *http.Request, v *visit, at address) (target, *apier
 // through resolves a mount. A URL of this installation refers to a workspace, which is authorized and served as
 // if it had been requested directly. next is its address. Any other server serves only users with access to the
 // logical cluster that contains the mount, and remains hidden from all others.
-func (rt *router) through(r *http.Request, v *visit, at address, mount workspaceindex.Target, outcome workspaceindex.Outcome, hops int) (next *address, to target, status *apierrors.StatusError) {
+func (rt *router) through(r *http.Request, v *accessRequest, at address, mount workspaceindex.Target, outcome workspaceindex.Outcome, hops int) (next *address, to target, status *apierrors.StatusError) {
 	u, err := url.Parse(mount.Mount)
 	switch {
 	case at.virtualWorkspace != nil:
@@ -155,22 +155,22 @@ func (rt *router) workspaceAt(u *url.URL) (segment string, own bool) {
 
 type shardTarget struct {
 	*backend
-	*visit
+	*accessRequest
 }
 
 // path contains the resolved name, so that the shard needs no lookup. The remaining path is not changed.
 func (t *shardTarget) path(string) string {
-	return t.visit.virtualWorkspace + request.ClusterPath(t.visit.cluster) + t.visit.rest
+	return t.accessRequest.virtualWorkspace + request.ClusterPath(t.accessRequest.cluster) + t.accessRequest.rest
 }
 
 func (t *shardTarget) identify(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
-	t.visit.identify(p.Out.Header)
+	t.accessRequest.identify(p.Out.Header)
 }
 
 func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
-	if t.visit.mustConceal(r.Context(), res) {
-		return t.visit.revoked(r)
+	if t.accessRequest.mustConceal(r.Context(), res) {
+		return t.accessRequest.revoked(r)
 	}
 	return nil
 }

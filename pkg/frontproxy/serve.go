@@ -218,7 +218,7 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, apierrors.NewBadRequest(wildcardNotSupported))
 		return
 	}
-	v := rt.visit(c)
+	v := rt.accessRequest(c)
 	if !rt.admit(w, v, at) {
 		return
 	}
@@ -246,18 +246,18 @@ func (rt *router) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedS
 		return
 	}
 	c.token, c.rest = "", rest
-	v := rt.visit(c)
+	v := rt.accessRequest(c)
 	defer func() { v.release() }()
 	if segment != "" && segment != request.Wildcard && !rt.exists(w, r, v, segment) {
 		return
 	}
 	rec := recordFrom(r.Context())
 	rec.ResponseWriter = responses.Stream(rec.ResponseWriter, r)
-	rt.send(w, r, c, v.cluster, &mappedTarget{mappedServer: m, visit: v})
+	rt.send(w, r, c, v.cluster, &mappedTarget{mappedServer: m, accessRequest: v})
 }
 
 // exists reports whether the logical cluster of a path segment exists. If not, it writes the response.
-func (rt *router) exists(w http.ResponseWriter, r *http.Request, v *visit, segment string) bool {
+func (rt *router) exists(w http.ResponseWriter, r *http.Request, v *accessRequest, segment string) bool {
 	path, ok := clusterPath(segment)
 	if !ok {
 		writeStatus(w, forbidden(r, unescapedRest(v.rest)))

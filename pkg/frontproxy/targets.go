@@ -151,7 +151,7 @@ func (m *mappedServer) clusterIn(path string) (segment, rest string, malformed b
 
 type mappedTarget struct {
 	*mappedServer
-	*visit
+	*accessRequest
 }
 
 func (t *mappedTarget) path(escaped string) string { return escaped }
@@ -160,7 +160,7 @@ func (t *mappedTarget) path(escaped string) string { return escaped }
 func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
 	header := http.Header{}
-	t.visit.call.identify(header, t.visit.groups)
+	t.accessRequest.call.identify(header, t.accessRequest.groups)
 	p.Out.Header.Del("Authorization")
 	for name, values := range header {
 		switch key, extra := strings.CutPrefix(name, authn.HeaderExtraPrefix); {
@@ -178,10 +178,10 @@ func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
 // accept hides errors that would disclose the logical cluster. The server is responsible for other responses.
 func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
 	takeAccessHeader(res.Header)
-	conceal := res.StatusCode >= http.StatusBadRequest && t.visit.notAuthorized(r.Context())
-	t.visit.release()
+	conceal := res.StatusCode >= http.StatusBadRequest && t.accessRequest.notAuthorized(r.Context())
+	t.accessRequest.release()
 	if conceal {
-		return t.visit.revoked(r)
+		return t.accessRequest.revoked(r)
 	}
 	return nil
 }
@@ -260,9 +260,9 @@ func (m *mounts) way(dialer *net.Dialer, config *tls.Config) *backend {
 
 type mountTarget struct {
 	*backend
-	visit   *visit
-	trusted bool // whether it receives the identity of the user
-	leave   func()
+	accessRequest *accessRequest
+	trusted       bool // whether it receives the identity of the user
+	leave         func()
 }
 
 func withPort(host string) string {
@@ -273,9 +273,9 @@ func withPort(host string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
 }
 
-// admit returns the target of a visit for a URL outside of the installation, or an error response.
-// The user must have access to the logical cluster of the visit, which contains the mount.
-func (m *mounts) admit(r *http.Request, v *visit, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
+// admit returns the target of a request for a URL outside of the installation, or an error response.
+// The user must have access to the logical cluster of the request, which contains the mount.
+func (m *mounts) admit(r *http.Request, v *accessRequest, u *url.URL, cluster logicalcluster.Name) (*mountTarget, *apierrors.StatusError) {
 	denied, authorized := v.checkAccess(r.Context())
 	way, trusted := m.public, slices.Contains(m.hosts, withPort(u.Host))
 	if trusted {
@@ -295,7 +295,7 @@ func (m *mounts) admit(r *http.Request, v *visit, u *url.URL, cluster logicalclu
 			"too many requests to mounted servers of this workspace, try again later")
 	}
 	v.release()
-	return &mountTarget{visit: v, trusted: trusted, leave: func() { m.slots.Give(holder, 1) }, backend: &backend{
+	return &mountTarget{accessRequest: v, trusted: trusted, leave: func() { m.slots.Give(holder, 1) }, backend: &backend{
 		Peer: &peers.Peer{Name: mountName}, base: u, prefix: strings.TrimSuffix(u.EscapedPath(), "/"),
 		multiplexed: way.multiplexed, upgrades: way.upgrades, external: true,
 	}}, nil
@@ -307,7 +307,7 @@ func hasGlobalName(userInfo user.Info) bool {
 	return !identity.IsServiceAccount(userInfo) && len(extra[request.ExtraScopes]) == 0 && len(extra[request.ExtraWarrant]) == 0
 }
 
-func (t *mountTarget) path(string) string { return t.visit.rest }
+func (t *mountTarget) path(string) string { return t.accessRequest.rest }
 
 // identify sets the identity of the user if the server is trusted. Tokens are never forwarded.
 func (t *mountTarget) identify(p *httputil.ProxyRequest) {
@@ -317,9 +317,9 @@ func (t *mountTarget) identify(p *httputil.ProxyRequest) {
 	}
 	if t.trusted {
 		p.SetXForwarded()
-		forwarded := *t.visit.call
+		forwarded := *t.accessRequest.call
 		forwarded.token = ""
-		forwarded.identify(header, t.visit.groups)
+		forwarded.identify(header, t.accessRequest.groups)
 		return
 	}
 	identityHeaders{prefixes: []string{"impersonate-"}}.drop(header)
