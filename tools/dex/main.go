@@ -27,20 +27,22 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// anybody is the type of the one connector.
-const anybody = "anybody"
+// connectorType is the type, ID and name of the connector.
+const connectorType = "identity"
 
-// door lets everybody in.
-type door struct{}
+// identityConnector accepts all logins. The user name is the JSON of the identity.
+type identityConnector struct{}
 
 // Open implements server.ConnectorConfig.
-func (door) Open(string, logrus.FieldLogger) (connector.Connector, error) { return door{}, nil }
+func (identityConnector) Open(string, logrus.FieldLogger) (connector.Connector, error) {
+	return identityConnector{}, nil
+}
 
 // Prompt implements connector.PasswordConnector.
-func (door) Prompt() string { return "Identity" }
+func (identityConnector) Prompt() string { return "Identity" }
 
 // Login implements connector.PasswordConnector.
-func (door) Login(_ context.Context, _ connector.Scopes, name, _ string) (connector.Identity, bool, error) {
+func (identityConnector) Login(_ context.Context, _ connector.Scopes, name, _ string) (connector.Identity, bool, error) {
 	var identity connector.Identity
 	err := json.Unmarshal([]byte(name), &identity)
 	return identity, err == nil, err
@@ -74,8 +76,8 @@ func serve() error {
 	for id := range strings.SplitSeq(*clients, ",") {
 		known = append(known, storage.Client{ID: id, Secret: id, RedirectURIs: []string{*redirect}})
 	}
-	server.ConnectorsConfig[anybody] = func() server.ConnectorConfig { return door{} }
-	store := storage.WithStaticConnectors(memory.New(log), []storage.Connector{{ID: anybody, Type: anybody, Name: anybody}})
+	server.ConnectorsConfig[connectorType] = func() server.ConnectorConfig { return identityConnector{} }
+	store := storage.WithStaticConnectors(memory.New(log), []storage.Connector{{ID: connectorType, Type: connectorType, Name: connectorType}})
 	store = storage.WithStaticClients(store, known)
 	open := func(path string, lifetime time.Duration) (http.Handler, error) {
 		return server.NewServer(context.Background(), server.Config{
