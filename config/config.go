@@ -1,9 +1,7 @@
-// Package config holds the manifests that every Shardplane comes with, embedded
-// in the binary: the CustomResourceDefinitions of the project's own kinds, and
-// the APIExports of some of these and the WorkspaceTypes that root starts with.
+// Package config contains the manifests that are embedded in the binary: the CustomResourceDefinitions of the system
+// APIs, and the APIExports and WorkspaceTypes that exist in root from the start.
 //
-// crds/ is generated from the API types (generate.sh); exports/ and workspacetypes/ are
-// written by hand.
+// crds/ is generated from the API types (generate.sh). exports/ and workspacetypes/ are written manually.
 package config
 
 import (
@@ -26,8 +24,7 @@ var manifests embed.FS
 const (
 	// logicalClusters is the name of the CRD whose objects are singletons.
 	logicalClusters = "logicalclusters.core.kcp.io"
-	// workspaces is the name of the CRD whose objects need say nothing but
-	// their name.
+	// workspaces is the name of the CRD whose objects require only a name.
 	workspaces = "workspaces.tenancy.kcp.io"
 	// workspaceTypes and partitionSets are the names of CRDs with rules of kcp (validation.go).
 	workspaceTypes = "workspacetypes.tenancy.kcp.io"
@@ -35,14 +32,13 @@ const (
 	// apiBindings and apiExports are the names of the CRDs with two versions.
 	apiBindings = "apibindings.apis.kcp.io"
 	apiExports  = "apiexports.apis.kcp.io"
-	// ConversionHost is the host of the conversion webhooks of the system's own
-	// kinds. No request is sent to it: servers convert these kinds themselves.
+	// ConversionHost is the host of the conversion webhooks of the system APIs. No request is sent to it, because
+	// servers convert these APIs themselves.
 	ConversionHost = "conversion.internal.shardplane.io"
 )
 
-// SystemCRDs returns the definitions of the kinds that are served in every
-// logical cluster, defaulted as the API server would do it. The caller owns
-// them.
+// SystemCRDs returns the definitions of the APIs that are served in all logical clusters, with the defaults of the API
+// server. The caller owns them.
 func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	crds, err := adjusted()
 	for _, crd := range crds {
@@ -54,9 +50,8 @@ func SystemCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, err
 }
 
-// wideColumns are what people see of objects with -o wide, by the name of the CRD. They are
-// the servers' alone: APIResourceSchemas do not have them, since each logical cluster's
-// bindings would change with these.
+// wideColumns are the columns of kubectl get -o wide, by the name of the CRD. APIResourceSchemas do not contain them,
+// because a change would affect the bindings of all logical clusters.
 var wideColumns = map[string][]apiextensionsv1.CustomResourceColumnDefinition{
 	workspaces: {
 		{Name: "Shard", Type: "string", Priority: 1, JSONPath: `.metadata.annotations['core\.kcp\.io/shard']`, Description: "The shard that the logical cluster is on"},
@@ -64,7 +59,7 @@ var wideColumns = map[string][]apiextensionsv1.CustomResourceColumnDefinition{
 	},
 }
 
-// adjusted returns the definitions as APIResourceSchemas have them.
+// adjusted returns the definitions from which APIResourceSchemas are created.
 func adjusted() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	crds, err := load[apiextensionsv1.CustomResourceDefinition]("crds")
 	if err != nil {
@@ -84,13 +79,12 @@ func adjusted() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// RootWorkspaceTypes returns the WorkspaceTypes that exist in root from the
-// start. The caller owns them.
+// RootWorkspaceTypes returns the WorkspaceTypes that exist in root from the start. The caller owns them.
 func RootWorkspaceTypes() ([]*tenancyv1alpha1.WorkspaceType, error) {
 	return load[tenancyv1alpha1.WorkspaceType]("workspacetypes")
 }
 
-// adjustments are what the API types cannot state, by the name of the CRD.
+// adjustments are changes that the API types cannot express, by the name of the CRD.
 var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
 	logicalClusters: requireSingletonName,
 	workspaces: func(schema *apiextensionsv1.JSONSchemaProps) {
@@ -106,8 +100,8 @@ var adjustments = map[string]func(schema *apiextensionsv1.JSONSchemaProps){
 	partitionSets: restrictShardSelector,
 }
 
-// defaultGroupsOfClaims lets claims leave out the group in both versions: a key of a
-// list needs a default, which only the later version has.
+// defaultGroupsOfClaims makes the group of claims optional in both versions. A key of a list requires a default, which
+// only the later version has.
 func defaultGroupsOfClaims(schema *apiextensionsv1.JSONSchemaProps) {
 	claims := schema.Properties["spec"].Properties["permissionClaims"].Items.Schema
 	group := claims.Properties["group"]
@@ -127,8 +121,7 @@ func inProcess() *apiextensionsv1.CustomResourceConversion {
 	}
 }
 
-// allowSelectorChanges removes a rule that the API types have and that is not kept: a
-// consumer may change which objects a claim reaches.
+// allowSelectorChanges removes a rule of the API types, because consumers may change the selector of a claim.
 func allowSelectorChanges(schema *apiextensionsv1.JSONSchemaProps) {
 	for name, property := range schema.Properties {
 		if name == "selector" {
@@ -153,8 +146,8 @@ func eachSchema(crd *apiextensionsv1.CustomResourceDefinition, adjust func(schem
 	return nil
 }
 
-// requireSingletonName adds the rule that the API types only state in prose:
-// the one LogicalCluster of a logical cluster is named "cluster".
+// requireSingletonName adds a rule that the API types only document: the LogicalCluster of a logical cluster is named
+// "cluster".
 func requireSingletonName(schema *apiextensionsv1.JSONSchemaProps) {
 	schema.XValidations = append(schema.XValidations, apiextensionsv1.ValidationRule{
 		Rule:    "self.metadata.name == 'cluster'",
@@ -162,8 +155,7 @@ func requireSingletonName(schema *apiextensionsv1.JSONSchemaProps) {
 	})
 }
 
-// defaultSpec lets people leave out a spec all of whose fields are optional.
-// Typed clients always send one.
+// defaultSpec makes the spec optional, because all its fields are. Typed clients always send a spec.
 func defaultSpec(schema *apiextensionsv1.JSONSchemaProps) {
 	spec := schema.Properties["spec"]
 	spec.Default = &apiextensionsv1.JSON{Raw: []byte("{}")}
@@ -171,8 +163,7 @@ func defaultSpec(schema *apiextensionsv1.JSONSchemaProps) {
 	schema.Required = slices.DeleteFunc(schema.Required, func(name string) bool { return name == "spec" })
 }
 
-// load parses the manifests of one directory, one object a file, in the order
-// of the file names.
+// load parses the manifests in a directory in the order of the file names. Each file contains one object.
 func load[T any](dir string) ([]*T, error) {
 	files, err := fs.Glob(manifests, path.Join(dir, "*.yaml"))
 	if err != nil {

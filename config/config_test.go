@@ -135,8 +135,8 @@ func TestRootWorkspaceTypesReferToEachOther(t *testing.T) {
 	}
 }
 
-// Kinds with two versions are stored in the second, and converted in the process. A
-// selector of claims may change, which the API types do not say.
+// TestVersionsOfAPIKinds checks that APIs with two versions are stored in the second one and converted by the server,
+// and that selectors of claims may change.
 func TestVersionsOfAPIKinds(t *testing.T) {
 	crds, err := SystemCRDs()
 	require.NoError(t, err)

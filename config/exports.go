@@ -17,13 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// schemaHashBytes is how much of its hash is in the name of a schema.
+// schemaHashBytes is the number of bytes of the hash in the name of a schema.
 const schemaHashBytes = 4
 
-// RootExports returns the APIExports that exist in root from the start, and the
-// APIResourceSchemas that they name: one for each resource, which says what its
-// CustomResourceDefinition says. Schemas never change, so the name of each has a hash of its
-// content. The caller owns them.
+// RootExports returns the APIExports that exist in root from the start, and their APIResourceSchemas, which have the
+// content of CustomResourceDefinitions. Schemas are immutable, so their names contain a hash of the content. The caller
+// owns them.
 func RootExports() ([]*apisv1alpha2.APIExport, []*apisv1alpha1.APIResourceSchema, error) {
 	exports, err := load[apisv1alpha2.APIExport]("exports")
 	if err != nil {
@@ -43,7 +42,7 @@ func RootExports() ([]*apisv1alpha2.APIExport, []*apisv1alpha1.APIResourceSchema
 			resource := &export.Spec.Resources[i]
 			crd := byName[resource.Name+"."+resource.Group]
 			if crd == nil {
-				return nil, nil, fmt.Errorf("the embedded APIExport %s names %s.%s, which is not in config/crds: take it out and build again", export.Name, resource.Name, resource.Group)
+				return nil, nil, fmt.Errorf("the embedded APIExport %s names %s.%s, which is not in config/crds: remove it and build again", export.Name, resource.Name, resource.Group)
 			}
 			schema, err := schemaOf(crd)
 			if err != nil {
@@ -56,8 +55,7 @@ func RootExports() ([]*apisv1alpha2.APIExport, []*apisv1alpha1.APIResourceSchema
 	return exports, schemas, nil
 }
 
-// RootExportOf returns the name of the APIExport of root that offers a resource, or "" if
-// none does.
+// RootExportOf returns the name of the APIExport of root that offers a resource, or "".
 func RootExportOf(resource schema.GroupResource) string {
 	return offered()[resource]
 }
@@ -77,8 +75,8 @@ func RootExportNames() []string {
 	return slices.Compact(slices.Sorted(maps.Values(offered())))
 }
 
-// SystemBindings returns the names of the exports of root whose resources logical clusters had
-// before these were bound: what those from then are given bindings to. Shards are in root only.
+// SystemBindings returns the names of the exports of root whose resources were served without bindings in earlier
+// versions. Existing logical clusters receive bindings to them. Shards exist only in root.
 func SystemBindings(cluster logicalcluster.Name) []string {
 	names := []string{"tenancy.kcp.io", "topology.kcp.io"}
 	if cluster == core.RootCluster {
@@ -87,11 +85,11 @@ func SystemBindings(cluster logicalcluster.Name) []string {
 	return names
 }
 
-// offered are the names of exports by what they offer.
+// offered are the names of exports by offered resource.
 var offered = sync.OnceValue(func() map[schema.GroupResource]string {
 	exports, err := load[apisv1alpha2.APIExport]("exports")
 	if err != nil {
-		panic(err) // as RootExports says, without which no server starts
+		panic(err) // servers do not start if RootExports returns an error
 	}
 	all := map[schema.GroupResource]string{}
 	for _, export := range exports {
@@ -102,7 +100,7 @@ var offered = sync.OnceValue(func() map[schema.GroupResource]string {
 	return all
 })
 
-// schemaOf returns the schema that says what a definition says.
+// schemaOf returns the schema with the content of a definition.
 func schemaOf(crd *apiextensionsv1.CustomResourceDefinition) (*apisv1alpha1.APIResourceSchema, error) {
 	schema, err := apisv1alpha1.CRDToAPIResourceSchema(crd, "v")
 	if err != nil {

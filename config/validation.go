@@ -11,7 +11,7 @@ import (
 // workspaceName is the form of the names of workspaces and their types: they are segments of paths.
 const workspaceName = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
-// restrictWorkspaceName has names be segments of paths.
+// restrictWorkspaceName requires names that are segments of paths.
 func restrictWorkspaceName(schema *apiextensionsv1.JSONSchemaProps) {
 	change(schema, func(name *apiextensionsv1.JSONSchemaProps) {
 		*name = apiextensionsv1.JSONSchemaProps{Type: "string", Pattern: workspaceName, MinLength: ptr.To[int64](1), MaxLength: ptr.To[int64](63)}

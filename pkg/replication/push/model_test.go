@@ -164,7 +164,7 @@ func (m *model) step() {
 		}
 	case n < 65:
 		m.shard.breakWatches(false)
-		for range 5 { // before anybody watches again
+		for range 5 { // before any client watches again
 			m.edit(m.shard)
 		}
 		m.shard.breakWatches(n < 63)
