@@ -1,10 +1,9 @@
-// Command dex is dex, an OpenID Connect issuer, for the tests of users of other
-// issuers than our own. It keeps everything in memory, so that it has new keys
-// whenever it starts, and lets everybody in who knows no password, as whoever he
-// says to be: the name of a login is the JSON of a connector.Identity.
+// Command dex is the OpenID Connect issuer dex for tests with users of external issuers. It stores all data in memory,
+// so that it has new keys after each start. It accepts any password. The user name of a login is the JSON of a
+// connector.Identity.
 //
-// The endpoint for tokens below /expired gives such as have expired, the one below
-// /other those of another issuer with the same keys.
+// The token endpoint below /expired returns expired tokens. The one below /other returns tokens of another issuer with
+// the same keys.
 package main
 
 import (
@@ -101,7 +100,7 @@ func serve() error {
 	return front.ListenAndServeTLS(*cert, *key)
 }
 
-// pages makes the files that dex insists on, and that nobody looks at.
+// pages creates files that dex requires but that the tests do not use.
 func pages(dir string) error {
 	var errs []error
 	for _, name := range []string{"static", "themes/coreos", "templates"} {

@@ -1,12 +1,11 @@
-// Command openapi-prune takes the definitions that nothing served can reach out
-// of what openapi-gen has generated: packages of k8s.io/api declare many more
-// types than are served, and each definition costs source, binary and start.
+// Command openapi-prune removes definitions that no served API refers to from the output of openapi-gen. The packages of
+// k8s.io/api declare many more types than are served, and each definition increases the source, the binary and the
+// duration of the start.
 //
 //	openapi-prune FILE ROOTS
 //
-// FILE is the generated file, which is rewritten. ROOTS has the name of a served
-// model on each line, such as io.k8s.api.core.v1.Pod; what their definitions
-// refer to stays, too.
+// FILE is the generated file, which is rewritten. ROOTS contains the name of a served model on each line, e.g.
+// io.k8s.api.core.v1.Pod. The definitions that these refer to are kept, too.
 package main
 
 import (
@@ -50,14 +49,14 @@ func run(name, rootsName string) error {
 	return os.WriteFile(name, pruned, 0o644)
 }
 
-// definition is what the generated file has of a model.
+// definition is the part of the generated file about a model.
 type definition struct {
 	entry ast.Expr      // in the map of all
 	build *ast.FuncDecl // what the entry calls
 	used  []string      // the models that it refers to
 }
 
-// prune returns the generated source with what roots reach only.
+// prune returns the generated source without definitions that the roots do not refer to.
 func prune(source []byte, roots []string) ([]byte, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "", source, parser.ParseComments)
@@ -89,7 +88,7 @@ func prune(source []byte, roots []string) ([]byte, error) {
 	return cut(files, source, cuts)
 }
 
-// definitions finds the models of the file by name.
+// definitions returns the models of the file by name.
 func definitions(file *ast.File, imports map[string]string) (map[string]*definition, error) {
 	functions := map[string]*ast.FuncDecl{}
 	for _, d := range file.Decls {
@@ -120,8 +119,7 @@ func definitions(file *ast.File, imports map[string]string) (map[string]*definit
 	return all, failed
 }
 
-// modelsIn returns the names of the models that code refers to, which it does
-// as in v1.Pod{}.OpenAPIModelName().
+// modelsIn returns the names of the models that code refers to, e.g. by v1.Pod{}.OpenAPIModelName().
 func modelsIn(code ast.Node, imports map[string]string) []string {
 	var models []string
 	ast.Inspect(code, func(n ast.Node) bool {
@@ -138,8 +136,7 @@ func modelsIn(code ast.Node, imports map[string]string) []string {
 	return models
 }
 
-// modelName is the name of a type in OpenAPI: the path of its package with the
-// host in reverse.
+// modelName returns the name of a type in OpenAPI: the path of its package with the reversed host.
 func modelName(path, name string) string {
 	segments := strings.Split(path, "/")
 	host := strings.Split(segments[0], ".")
@@ -167,7 +164,7 @@ func reach(all map[string]*definition, roots []string) (map[string]bool, error) 
 	return kept, nil
 }
 
-// cut removes nodes with their lines, and imports that nothing uses then.
+// cut removes nodes with their lines, and imports that are no longer used.
 func cut(files *token.FileSet, source []byte, nodes []ast.Node) ([]byte, error) {
 	original := source
 	source = slices.Clone(source)
@@ -203,15 +200,15 @@ func cut(files *token.FileSet, source []byte, nodes []ast.Node) ([]byte, error) 
 			blank(files.Position(spec.Pos()).Offset, files.Position(spec.End()).Offset)
 		}
 	}
-	// Lines that are blank by now go, and so do second blank lines in a row.
+	// Remove lines that are blank now, and repeated blank lines.
 	before := bytes.Split(original, []byte("\n"))
-	var left [][]byte
+	var remaining [][]byte
 	for i, line := range bytes.Split(source, []byte("\n")) {
 		empty := len(bytes.TrimSpace(line)) == 0
-		if empty && (len(bytes.TrimSpace(before[i])) > 0 || len(left) > 0 && len(left[len(left)-1]) == 0) {
+		if empty && (len(bytes.TrimSpace(before[i])) > 0 || len(remaining) > 0 && len(remaining[len(remaining)-1]) == 0) {
 			continue
 		}
-		left = append(left, bytes.TrimRight(line, " "))
+		remaining = append(remaining, bytes.TrimRight(line, " "))
 	}
-	return format.Source(append(bytes.TrimSpace(bytes.Join(left, []byte("\n"))), '\n'))
+	return format.Source(append(bytes.TrimSpace(bytes.Join(remaining, []byte("\n"))), '\n'))
 }
