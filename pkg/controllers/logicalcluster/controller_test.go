@@ -148,7 +148,7 @@ func TestDefaultBindingsCostNoWrite(t *testing.T) {
 	}
 }
 
-func TestBringUp(t *testing.T) {
+func TestInitialize(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	r := f.controller()
 	mustReconcile(t, r)
@@ -168,7 +168,7 @@ func TestBringUp(t *testing.T) {
 	require.Equal(t, "create default", f.log[2], "a deleted namespace must be recreated")
 }
 
-func TestBringUpStopsBeforeReadyWithoutNamespace(t *testing.T) {
+func TestInitializeStopsWithoutNamespace(t *testing.T) {
 	f := &fake{lc: newCluster()}
 	r := f.controller()
 	r.namespaces.create = func(context.Context, logicalcluster.Name, string) error { return errors.New("no") }
