@@ -191,9 +191,9 @@ func TestHangingShard(t *testing.T) {
 	require.Equal(t, "root", alice.echoed(t, "/clusters/root/api").Shard)
 }
 
-// TestHangs checks that a shard is not considered as hanging because of immediate errors, or of
+// TestIsTimeout checks that a shard is not considered as hanging because of immediate errors, or of
 // errors that clients can cause.
-func TestHangs(t *testing.T) {
+func TestIsTimeout(t *testing.T) {
 	require.True(t, isTimeout(&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}))
 	require.False(t, isTimeout(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))
 	require.False(t, isTimeout(errors.New("net/http: invalid header field value")))
