@@ -15,7 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-func TestRemembering(t *testing.T) {
+func TestCertificateCache(t *testing.T) {
 	t.Parallel()
 	roots, verifications := x509.NewCertPool(), 0
 	var refuse error
