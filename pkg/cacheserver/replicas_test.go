@@ -43,8 +43,8 @@ func content(obj *unstructured.Unstructured) map[string]any {
 	return obj.Object
 }
 
-// testReplicasStayAsTheyAre checks that objects with the name of a shard keep their metadata.
-func testReplicasStayAsTheyAre(t *testing.T, cache *cacheServer) {
+// testUnchangedReplicas checks that objects with the name of a shard keep their metadata.
+func testUnchangedReplicas(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	want := asReplica("one")
@@ -126,8 +126,8 @@ func testOwnObjectsGetMetadata(t *testing.T, cache *cacheServer) {
 	}
 }
 
-// testReplicasGoAtOnce checks that finalizers do not delay the deletion of replicas.
-func testReplicasGoAtOnce(t *testing.T, cache *cacheServer) {
+// testReplicasAreDeletedAtOnce checks that finalizers do not delay the deletion of replicas.
+func testReplicasAreDeletedAtOnce(t *testing.T, cache *cacheServer) {
 	t.Helper()
 	shards := in(t, cache.f.Shard("amber"), "root", shardsGVR)
 	one, two := create(t, shards, asReplica("one")), create(t, shards, asReplica("two"))

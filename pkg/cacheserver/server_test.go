@@ -57,11 +57,11 @@ func TestServer(t *testing.T) {
 		run  func(t *testing.T, cache *cacheServer)
 	}{
 		{"isolation", testIsolation}, {"watch of all shards", testWildcardWatch}, {"shards write their replicas", testShardsWriteTheirReplicas},
-		{"replicas are deleted at once", testReplicasGoAtOnce}, {"malformed replicas", testMalformedReplicas},
+		{"replicas are deleted at once", testReplicasAreDeletedAtOnce}, {"malformed replicas", testMalformedReplicas},
 		{"access", testAccess}, {"readers", testReaders}, {"garbage", testGarbage}, {"discovery", testDiscovery},
 		{"annotations cannot be forged", testAnnotationsCannotBeForged}, {"status is part of the object", testStatusIsPartOfTheObject},
 		{"names of roles", testNamesOfRoles}, {"roles in namespaces", testRolesInNamespaces},
-		{"replicas stay as they are", testReplicasStayAsTheyAre}, {"own objects get metadata", testOwnObjectsGetMetadata},
+		{"replicas stay as they are", testUnchangedReplicas}, {"own objects get metadata", testOwnObjectsGetMetadata},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, cache) })
 	}
