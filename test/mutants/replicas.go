@@ -206,7 +206,7 @@ var replicas = []Mutant{
 			Before: ` || slices.Contains(via, r.self.Name)`,
 			After:  ``,
 		}},
-		CaughtBy: "./pkg/cacheserver/relay", Test: "TestWays",
+		CaughtBy: "./pkg/cacheserver/relay", Test: "TestRoutes",
 	},
 	{
 		Name: "last-writer", Rule: "an object is visible while any shard has a replica of it",

@@ -105,19 +105,19 @@ func factoryOf(t *testing.T, server *httptest.Server) *client.Factory {
 func TestChoose(t *testing.T) {
 	up, down, back := &source{}, &source{lastErr: context.DeadlineExceeded, since: time.Now().Add(-time.Hour)}, &source{lastErr: context.DeadlineExceeded, since: time.Now()}
 	for _, tc := range []struct {
-		name string
-		ways []way
-		now  *source
-		want *source
+		name   string
+		routes []route
+		now    *source
+		want   *source
 	}{
 		{name: "none"},
 		{name: "none left", now: up},
-		{name: "nearest source", ways: []way{{source: up}, {source: back}}, want: up},
-		{name: "reachable source", ways: []way{{source: down}, {source: up}}, want: up},
-		{name: "current source briefly unreachable", ways: []way{{source: up}, {source: back}}, now: back, want: back},
-		{name: "current source unreachable for long", ways: []way{{source: down}, {source: up}}, now: down, want: up},
-		{name: "no other source", ways: []way{{source: down}}, now: down, want: down},
-		{name: "all unreachable", ways: []way{{source: down}, {source: &source{lastErr: context.DeadlineExceeded}}}, want: down},
+		{name: "nearest source", routes: []route{{source: up}, {source: back}}, want: up},
+		{name: "reachable source", routes: []route{{source: down}, {source: up}}, want: up},
+		{name: "current source briefly unreachable", routes: []route{{source: up}, {source: back}}, now: back, want: back},
+		{name: "current source unreachable for long", routes: []route{{source: down}, {source: up}}, now: down, want: up},
+		{name: "no other source", routes: []route{{source: down}}, now: down, want: down},
+		{name: "all unreachable", routes: []route{{source: down}, {source: &source{lastErr: context.DeadlineExceeded}}}, want: down},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var now *relayedShard
@@ -125,7 +125,7 @@ func TestChoose(t *testing.T) {
 				now = &relayedShard{source: tc.now}
 			}
 			r := &Relays{self: Self{Timing: Timing{}.withDefaults()}}
-			got := r.choose(tc.ways, now)
+			got := r.choose(tc.routes, now)
 			if tc.want == nil {
 				require.Nil(t, got)
 				return

@@ -155,25 +155,25 @@ func (r *Relays) Run(ctx context.Context) error {
 	}
 }
 
-// way is a path by which the replicas of a shard may be relayed.
-type way struct {
+// route is a path by which the replicas of a shard may be relayed.
+type route struct {
 	source *source
 	via    []string
 }
 
 // assign starts and stops relays, according to the checkpoints of the sources.
 func (r *Relays) assign(ctx context.Context) {
-	ways := r.ways(ctx)
+	routes := r.routes(ctx)
 	counts := map[*source]int{}
 	running := r.all()
 	for shard, now := range running {
-		if next := r.choose(ways[shard], now); next == nil || next.source != now.source || !slices.Equal(next.via, now.via) {
+		if next := r.choose(routes[shard], now); next == nil || next.source != now.source || !slices.Equal(next.via, now.via) {
 			r.end(shard, now)
 			delete(running, shard)
 		}
 	}
 	cached := r.cached.of()
-	for shard, all := range ways {
+	for shard, all := range routes {
 		now := running[shard]
 		if next := r.choose(all, now); now == nil && next != nil {
 			if now = r.begin(ctx, shard, *next); now == nil {
@@ -192,14 +192,14 @@ func (r *Relays) assign(ctx context.Context) {
 	}
 }
 
-// ways returns the possible paths of each shard in the order of preference. A shard that pushes to this cache server has
-// none. No path contains a cache server twice or has more than MaxHops.
-func (r *Relays) ways(ctx context.Context) map[string][]way {
+// routes returns the possible paths of each shard in the order of preference. A shard that pushes to this cache server
+// has none. No path contains a cache server twice or has more than MaxHops.
+func (r *Relays) routes(ctx context.Context) map[string][]route {
 	direct := map[string]bool{}
 	for _, cp := range r.checkpoints.Lister().List(nil) {
 		direct[r.checkpoints.KeyOf(cp).Shard] = cp.Name == replicationcheckpoints.Name && len(cp.Via) == 0
 	}
-	all := map[string][]way{}
+	all := map[string][]route{}
 	for _, s := range r.sources {
 		if ok, _ := s.usable(); !ok {
 			continue
@@ -212,12 +212,12 @@ func (r *Relays) ways(ctx context.Context) map[string][]way {
 			case len(via) > MaxHops:
 				r.exceedsMaxHops(ctx, shard, via)
 			default:
-				all[shard] = append(all[shard], way{s, via})
+				all[shard] = append(all[shard], route{s, via})
 			}
 		}
 	}
 	for _, of := range all {
-		slices.SortStableFunc(of, func(a, b way) int { return len(a.via) - len(b.via) })
+		slices.SortStableFunc(of, func(a, b route) int { return len(a.via) - len(b.via) })
 	}
 	return all
 }
@@ -233,9 +233,9 @@ func (r *Relays) exceedsMaxHops(ctx context.Context, shard string, via []string)
 }
 
 // choose returns the path for a shard, or nil. The current path is kept unless it has been unreachable for some time.
-func (r *Relays) choose(ways []way, now *relayedShard) (best *way) {
+func (r *Relays) choose(routes []route, now *relayedShard) (best *route) {
 	lowest := 0
-	for i, w := range ways {
+	for i, w := range routes {
 		rank := 0
 		if now == nil || w.source != now.source {
 			rank++
@@ -244,14 +244,14 @@ func (r *Relays) choose(ways []way, now *relayedShard) (best *way) {
 			rank += 2
 		}
 		if best == nil || rank < lowest {
-			best, lowest = &ways[i], rank
+			best, lowest = &routes[i], rank
 		}
 	}
 	return best
 }
 
 // begin starts to relay the replicas of a shard. It returns nil on failure.
-func (r *Relays) begin(ctx context.Context, shard string, w way) *relayedShard {
+func (r *Relays) begin(ctx context.Context, shard string, w route) *relayedShard {
 	logger := klog.FromContext(ctx).WithValues("shard", shard, "via", strings.Join(w.via, ","))
 	table, err := table(shard, r.self.Written)
 	var controller *push.Controller

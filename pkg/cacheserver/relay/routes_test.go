@@ -46,9 +46,9 @@ func checkpointsOf(t *testing.T, via map[string][]string) *client.Informer[*repl
 	return checkpoints
 }
 
-// TestWays: replicas of a shard come by the shortest way, not by a cache server twice, nor by too many, and not at
+// TestRoutes: replicas of a shard come by the shortest route, not by a cache server twice, nor by too many, and not at
 // all if the shard pushes here itself.
-func TestWays(t *testing.T) {
+func TestRoutes(t *testing.T) {
 	t.Parallel()
 	near := &source{From: From{Name: "near"}, metrics: newMetrics(nil), known: true, checkpoints: checkpointsOf(t, map[string][]string{
 		"neighbor": nil, "own": nil, "relayed": {"far"}, "returns": {"eu"}, "loops": {"near", "far"}, "third": {"a", "b"}, "fourth": {"a", "b", "c"},
@@ -56,14 +56,14 @@ func TestWays(t *testing.T) {
 	far := &source{From: From{Name: "far"}, metrics: newMetrics(nil), known: true, checkpoints: checkpointsOf(t, map[string][]string{"relayed": nil, "neighbor": {"near"}})}
 	unknown := &source{From: From{Name: "unknown"}, metrics: newMetrics(nil), checkpoints: checkpointsOf(t, map[string][]string{"other": nil})}
 	r := &Relays{self: Self{Name: "eu"}, logged: map[string]struct{}{}, sources: []*source{near, far, unknown}, checkpoints: checkpointsOf(t, map[string][]string{"own": nil, "third": {"x"}})}
-	ways := map[string][][]string{}
-	for shard, all := range r.ways(t.Context()) {
+	routes := map[string][][]string{}
+	for shard, all := range r.routes(t.Context()) {
 		for _, w := range all {
 			require.Equal(t, w.source.Name, w.via[len(w.via)-1])
-			ways[shard] = append(ways[shard], w.via)
+			routes[shard] = append(routes[shard], w.via)
 		}
 	}
 	require.Equal(t, map[string][][]string{
 		"neighbor": {{"near"}, {"near", "far"}}, "relayed": {{"far"}, {"far", "near"}}, "third": {{"a", "b", "near"}},
-	}, ways)
+	}, routes)
 }
