@@ -48,7 +48,7 @@ type Edit struct {
 // All returns the mutants by name.
 func All() map[string]Mutant {
 	all := map[string]Mutant{}
-	for _, table := range [][]Mutant{listwatch, streams, tenancy, rights, definitions, replicas, bound, garbage, lives, ring, informers, writes} {
+	for _, table := range [][]Mutant{listwatch, streams, tenancy, rights, definitions, replicas, bound, garbage, lifecycle, ring, informers, writes} {
 		for _, m := range table {
 			if _, taken := all[m.Name]; taken {
 				panic("two mutants have the name " + m.Name)

@@ -1,7 +1,7 @@
 package mutants
 
-// lives are mutants of the lifecycle of workspaces.
-var lives = []Mutant{
+// lifecycle are mutants of the lifecycle of workspaces.
+var lifecycle = []Mutant{
 	{
 		Name: "owner-too-late", Rule: "a logical cluster is only Ready if its owner is an administrator",
 		Edits: []Edit{{
