@@ -1,5 +1,5 @@
-// Command openapi-prune removes definitions that no served API refers to from the output of openapi-gen. The packages of
-// k8s.io/api declare many more types than are served, and each definition increases the source, the binary and the
+// Command openapi-prune removes definitions that no served API refers to from the output of openapi-gen. The packages
+// of k8s.io/api declare many more types than are served, and each definition increases the source, the binary and the
 // duration of the start.
 //
 //	openapi-prune FILE ROOTS
