@@ -27,6 +27,7 @@ const (
 	keysTTL = 5 * time.Minute
 	// minPause is the minimum time between fetches. It doubles with each failure, up to maxPause.
 	minPause = time.Second
+	//reference:none
 	maxPause = time.Minute
 	// maxKeys and maxKeyBits limit the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
 	//
