@@ -41,8 +41,8 @@ This page is generated from the code. `+"`shardplane <command> --help`"+` shows 
 
 ## Servers
 
-The commands are `+"`shard`, `front-proxy` and `cache-server`"+`. [Limits](limits.md) contains the names of
-`+"`--limit`"+`, and [feature gates](feature-gates.md) those of `+"`--feature-gates`"+`.
+The commands are `+"`shard`, `front-proxy` and `cache-server`"+`. [Limits](limits.md) contains the names
+of `+"`--limit`"+`, and [feature gates](feature-gates.md) those of `+"`--feature-gates`"+`.
 
 `+byServers(flagTable("servers", len(serverCommands), isServer, isLimit))+`
 ## Development cluster
@@ -196,12 +196,12 @@ func TestReferenceLimits(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Limits
 
-This page is generated from the code. A limit without a flag is fixed. "0: none" means that the value
-0 of the flag disables the limit. The limits of requests and users apply to each process, and those
-of stored objects to each shard. A response with status 429 contains Retry-After.
+This page is generated from the code. A limit without a flag is fixed. "0: none" means that the
+value 0 of the flag disables the limit. The limits of requests and users apply to each process, and
+those of stored objects to each shard. A response with status 429 contains Retry-After.
 
-An existing object that exceeds a limit of its content can be updated if it does not grow. A definition is a
-CustomResourceDefinition or an APIResourceSchema.
+An existing object that exceeds a limit of its content can be updated if it does not grow. A
+definition is a CustomResourceDefinition or an APIResourceSchema.
 `)
 	named, shown := map[string]bool{}, 0
 	for _, scope := range scopes {

@@ -26,7 +26,8 @@ func TestReferenceMetrics(t *testing.T) {
 	reference.Compare(t, "metrics.md", `# Metrics
 
 This page is generated from the code. Servers also export the metrics of the Kubernetes libraries
-and of the Go runtime. [Monitor an installation](../tasks/monitor.md) describes the access to metrics.
+and of the Go runtime. [Monitor an installation](../tasks/monitor.md) describes the access to
+metrics.
 
 ## Servers
 

@@ -49,8 +49,8 @@ the same value on all servers in its row.
 - Stable features have no gate.
 
 `+table.Sort().String()+`
-Shards and cache servers also accept the gates of Kubernetes. `+"`ShardedListAndWatch` and `WatchList`"+` are
-enabled. `+"`DetectCacheInconsistency`"+`, which reads all stored objects every five minutes, is
+Shards and cache servers also accept the gates of Kubernetes. `+"`ShardedListAndWatch` and `WatchList`"+`
+are enabled. `+"`DetectCacheInconsistency`"+`, which reads all stored objects every five minutes, is
 disabled.
 `)
 }
