@@ -37,6 +37,9 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 			return nil //nolint:nilerr // the server rejects it
 		}
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
+		if json.Valid(body) { // most clients apply JSON, which is cheaper to examine
+			return s.Body(body, runtime.ContentTypeJSON)
+		}
 		if yaml.Unmarshal(body, &object) != nil {
 			return nil //nolint:nilerr // the server rejects it
 		}

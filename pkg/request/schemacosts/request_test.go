@@ -112,6 +112,13 @@ func TestObject(t *testing.T) {
 	}
 }
 
+// TestAppliedJSON checks that small objects are not decoded if they are applied as JSON.
+func TestAppliedJSON(t *testing.T) {
+	s, body := schemaOf(t, keyed), []byte(items(`"x"`, 1000))
+	allocations := testing.AllocsPerRun(100, func() { _ = s.Body(body, string(types.ApplyYAMLPatchType)) })
+	require.Less(t, allocations, 10.0)
+}
+
 // TestErrors checks that large objects with many errors are not validated as a whole.
 func TestErrors(t *testing.T) {
 	t.Parallel()
