@@ -307,6 +307,9 @@ func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (
 		}
 		return document
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
+		if json.Valid(body) { // most clients apply JSON
+			break
+		}
 		var err error
 		if body, err = yaml.YAMLToJSON(body); err != nil {
 			return nil
