@@ -12,8 +12,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
 )
 
-// TestAliases limits the size of YAML with the values of its aliases.
-func TestAliases(t *testing.T) {
+// TestYAML limits the number of values in YAML, and its size with the values of its aliases.
+func TestYAML(t *testing.T) {
 	t.Parallel()
 	url, clients := served(t, NewReader(ledger.Limits{}, largest, nil), bodyTimeout, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
 	aliases := func(scalar, count int) string {
@@ -24,6 +24,7 @@ func TestAliases(t *testing.T) {
 		nested += fmt.Sprintf("a%d: &a%d [*a%d,*a%d]\n", i+1, i+1, i, i)
 	}
 	const yaml = "application/yaml"
+	const tooManyValues = "limit is 200000 values in YAML"
 	for name, c := range map[string]struct {
 		contentType, body, message string
 		code                       int
@@ -36,6 +37,13 @@ func TestAliases(t *testing.T) {
 		"an alias of itself":         {yaml, "a: &a [*a]\n", "", http.StatusOK}, // decoders reject it
 		"an unknown anchor":          {yaml, "a: &a b\nc: *d\n", "unknown anchor 'd' referenced", http.StatusBadRequest},
 		"the characters in a string": {yaml, "a: \"&a *a\"\n", "", http.StatusOK},
+		"many values":                {yaml, "a: [" + strings.Repeat("x,", 200_000) + "]", tooManyValues, http.StatusRequestEntityTooLarge},
+		"applied JSON, within":       {"application/apply-patch+yaml", `{"a":"` + strings.Repeat("[", 300_000) + `\",","b":[0` + strings.Repeat(",0", 199_990) + `]}`, "", http.StatusOK},
+		"applied JSON":               {"application/apply-patch+yaml", `{"b":[0` + strings.Repeat(",0", 200_000) + `]}`, tooManyValues, http.StatusRequestEntityTooLarge},
+		"lines":                      {yaml, strings.Repeat("-\n", 200_001), tooManyValues, http.StatusRequestEntityTooLarge},
+		"nested lists":               {yaml, strings.Repeat(strings.Repeat("- ", 5000)+"\n", 41), tooManyValues, http.StatusRequestEntityTooLarge},
+		"a long text":                {yaml, "a: '" + strings.Repeat("a-b ", 200_000) + "'", "", http.StatusOK},
+		"many values in JSON":        {"application/json", `{"b":[0` + strings.Repeat(",0", 200_000) + `]}`, "", http.StatusOK},
 		"JSON":                       {"application/json", aliases(1_000, 1_100), "", http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
