@@ -269,7 +269,7 @@ var rights = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/authz/gates.go",
 			Before: `(unresolved || clusterName(ctx) != "") && `,
-			After:  `(nowhere || true) && `,
+			After:  `(unresolved || true) && `,
 		}},
 		CaughtBy: "./pkg/authz", Test: "TestScopesOfOtherEndpoints",
 	},

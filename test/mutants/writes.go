@@ -64,7 +64,7 @@ var writes = []Mutant{
 		Edits: []Edit{{
 			File:   "pkg/admission/percluster/percluster.go",
 			Before: `	for _, hooks := range p.hooks {`,
-			After:  `	for _, hooks := range p.hooks[:min(1, len(j.hooks))] {`,
+			After:  `	for _, hooks := range p.hooks[:min(1, len(p.hooks))] {`,
 		}},
 		CaughtBy: "./pkg/admission/percluster", Test: "TestPrerequisites",
 	},
