@@ -29,7 +29,7 @@ func checkYAML(data []byte, contentType string, largest int64) *apierrors.Status
 	if len(data) > maxValues && valuesIn(data) > maxValues {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d values in YAML, which applied objects are", maxValues))
 	}
-	if !bytes.ContainsRune(data, '&') || !bytes.ContainsRune(data, '*') {
+	if !bytes.ContainsRune(data, '&') || !bytes.ContainsRune(data, '*') || json.Valid(data) { // JSON has no aliases
 		return nil
 	}
 	var document yaml.Node

@@ -36,6 +36,7 @@ func TestYAML(t *testing.T) {
 		"merged maps":                {yaml, "a: &a {b: " + strings.Repeat("x", 10_000) + "}\nc: [" + strings.Repeat("{<<: *a},", 110) + "]\n", "limit is 1048576 with the values of all YAML aliases", http.StatusRequestEntityTooLarge},
 		"an alias of itself":         {yaml, "a: &a [*a]\n", "", http.StatusOK}, // decoders reject it
 		"an unknown anchor":          {yaml, "a: &a b\nc: *d\n", "unknown anchor 'd' referenced", http.StatusBadRequest},
+		"applied JSON with them":     {"application/apply-patch+yaml", `{"a":"&a *a"}`, "", http.StatusOK},
 		"the characters in a string": {yaml, "a: \"&a *a\"\n", "", http.StatusOK},
 		"many values":                {yaml, "a: [" + strings.Repeat("x,", 200_000) + "]", tooManyValues, http.StatusRequestEntityTooLarge},
 		"applied JSON, within":       {"application/apply-patch+yaml", `{"a":"` + strings.Repeat("[", 300_000) + `\",","b":[0` + strings.Repeat(",0", 199_990) + `]}`, "", http.StatusOK},
