@@ -16,23 +16,20 @@ func TestPercentOf(t *testing.T) {
 		live     uint64
 		former   int
 		interval time.Duration
-		uptime   time.Duration
 		want     int
 	}{
-		"startup":                         {live: 10 * mebi, former: 20, interval: time.Millisecond, want: 20},
-		"startup with a large heap":       {live: 100 * mebi, former: 20, interval: time.Millisecond, want: 100},
-		"busy":                            {live: 10 * mebi, former: 20, interval: time.Millisecond, uptime: startupTime, want: 100},
-		"busy, two collections at a time": {live: 10 * mebi, former: 20, uptime: startupTime, want: 100},
-		"less busy":                       {live: 10 * mebi, former: 100, interval: 10 * time.Second, uptime: startupTime, want: 50},
-		"balanced":                        {live: 10 * mebi, former: 50, interval: 5 * time.Second, uptime: startupTime, want: 50},
-		"idle":                            {live: 10 * mebi, former: 100, interval: 2 * time.Minute, uptime: startupTime, want: 20},
-		"busy with 256 MiB":               {live: 256 * mebi, former: 100, interval: time.Second, uptime: startupTime, want: 100},
-		"busy with 384 MiB":               {live: 384 * mebi, former: 100, interval: time.Second, uptime: startupTime, want: 66},
-		"busy with 100 GiB":               {live: 100 << 30, former: 100, interval: time.Second, uptime: startupTime, want: 50},
-		"idle with 100 GiB":               {live: 100 << 30, former: 50, interval: 2 * time.Minute, uptime: startupTime, want: 20},
+		"busy":                            {live: 10 * mebi, former: 20, interval: time.Millisecond, want: 100},
+		"busy, two collections at a time": {live: 10 * mebi, former: 20, want: 100},
+		"less busy":                       {live: 10 * mebi, former: 100, interval: 10 * time.Second, want: 50},
+		"balanced":                        {live: 10 * mebi, former: 50, interval: 5 * time.Second, want: 50},
+		"idle":                            {live: 10 * mebi, former: 100, interval: 2 * time.Minute, want: 20},
+		"busy with 256 MiB":               {live: 256 * mebi, former: 100, interval: time.Second, want: 100},
+		"busy with 384 MiB":               {live: 384 * mebi, former: 100, interval: time.Second, want: 66},
+		"busy with 100 GiB":               {live: 100 << 30, former: 100, interval: time.Second, want: 50},
+		"idle with 100 GiB":               {live: 100 << 30, former: 50, interval: 2 * time.Minute, want: 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, percentOf(c.live, c.former, c.interval, c.uptime))
+			require.Equal(t, c.want, percentOf(c.live, c.former, c.interval))
 		})
 	}
 }
@@ -40,9 +37,7 @@ func TestPercentOf(t *testing.T) {
 // TestCollectorFollowsTheHeap checks that GOGC follows the live heap of a process that collects all the time.
 func TestCollectorFollowsTheHeap(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(defaultPercent) })
-	c := newCollector()
-	c.started = c.started.Add(-startupTime)
-	c.watch()
+	startCollector()
 	now := func(percent uint64) func() bool {
 		return func() bool {
 			runtime.GC()
