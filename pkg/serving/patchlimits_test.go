@@ -90,20 +90,25 @@ func TestMapLimit(t *testing.T) {
 		info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
 		asProtobuf, err := runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), configMap)
 		require.NoError(t, err)
-		require.Equal(t, expected, codeOf(t, "create", runtime.ContentTypeProtobuf, string(asProtobuf)))
+		require.Equal(t, expected, codeFor(t, "configmaps", "create", runtime.ContentTypeProtobuf, string(asProtobuf)))
 	}
 }
 
 var codecs = serializer.NewCodecFactory(scheme.Scheme, serializer.WithSerializer(cborserializer.NewSerializerInfo))
 
 func codeOf(t *testing.T, verb, mediaType, body string) int {
+	return codeFor(t, "serviceaccounts", verb, mediaType, body)
+}
+
+func codeFor(t *testing.T, resource, verb, mediaType, body string) int {
 	t.Helper()
 	served := WithPatchLimit(WithListLimit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }), codecs), codecs)
 	reader := bodies.NewReader(ledger.Limits{}, 3<<20, nil)
-	handler := reader.Wrap(served, func(*http.Request, *genericapirequest.RequestInfo) bool { return false }, func(http.ResponseWriter, *http.Request, error) {})
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/serviceaccounts", strings.NewReader(body))
+	handler := reader.Wrap(served, func(*http.Request, *genericapirequest.RequestInfo) bool { return false },
+		func(_ http.ResponseWriter, _ *http.Request, err error) { require.NoError(t, err) })
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/v1/namespaces/a/"+resource, strings.NewReader(body))
 	r.Header.Set("Content-Type", mediaType)
-	r = r.WithContext(genericapirequest.WithRequestInfo(r.Context(), &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: "serviceaccounts"}))
+	r = r.WithContext(genericapirequest.WithRequestInfo(r.Context(), &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: verb, APIVersion: "v1", Resource: resource}))
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	return w.Code

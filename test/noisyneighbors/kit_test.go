@@ -338,7 +338,7 @@ func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinit
 // undefine deletes a definition and waits until it is removed.
 func (u *tenant) undefine(t *testing.T, name string) {
 	t.Helper()
-	u.remove(t, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"+name)
+	u.remove(t, definitionsPath+"/"+name)
 }
 
 // things returns a definition of things.<group> in some versions. The first is stored, and each has

@@ -28,7 +28,8 @@ import (
 var latencyFlag = flag.Bool("latency", false, "measure the latency of the quiet tenant before and during each row")
 
 const (
-	configMaps = "/api/v1/namespaces/default/configmaps"
+	configMaps      = "/api/v1/namespaces/default/configmaps"
+	definitionsPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	// observedName is the name of the ConfigMap and the binding that the quiet tenant writes during
 	// measurements.
 	observedName = "latency"

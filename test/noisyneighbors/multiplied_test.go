@@ -37,7 +37,7 @@ func (u *tenant) defined(t *testing.T, group string, change func(*apiextensionsv
 	change(&crd.Spec.Versions[0])
 	body, err := json.Marshal(crd)
 	require.NoError(t, err)
-	return u.call(t.Context(), http.MethodPost, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", string(body))
+	return u.call(t.Context(), http.MethodPost, definitionsPath, string(body))
 }
 
 // property adds a property to a version.

@@ -101,7 +101,7 @@ func keyed(t *testing.T, w *world) {
 	create := w.attacker.withList(t, w.id+".keyed.example", set)
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 5000 allowed", func() (int, []byte, error) { return create(`"s#"`, 100_000) })
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 50000 allowed", func() (int, []byte, error) {
-		return w.attacker.call(t.Context(), http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"keyed"},"data":{`+repeated(`"k#":""`, 200_000)+`}}`)
+		return w.attacker.call(t.Context(), http.MethodPost, configMaps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"keyed"},"data":{`+repeated(`"k#":""`, 90_000)+`}}`)
 	})
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, "/api/v1/namespaces/default/serviceaccounts", fmt.Sprintf(`{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":%q},"secrets":[%s]}`, w.id, repeated(`{"name":"s#"}`, 50_000)))
@@ -109,7 +109,7 @@ func keyed(t *testing.T, w *world) {
 }
 
 // patches sends patches that copy a list for each operation, or compare all entries with each
-// other, have many values or aliases in YAML, and computes such patches in policies.
+// other, have many values or YAML aliases, and computes such patches in policies.
 func patches(t *testing.T, w *world) {
 	group := w.id + ".patches.example"
 	create := w.attacker.withList(t, group, listOf(apiextensionsv1.JSONSchemaProps{Type: "integer"}))
@@ -134,8 +134,11 @@ func patches(t *testing.T, w *world) {
 	rejected(t, http.StatusRequestEntityTooLarge, "with the values of all YAML aliases", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/configmaps/aliases", types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"aliases"},"data":{"a":&a "`+strings.Repeat("x", 10_000)+`",`+repeated(`"k#":*a `, 10_000)+`}}`)
 	})
-	rejected(t, http.StatusRequestEntityTooLarge, "limit is 200000 values in YAML", func() (int, []byte, error) {
+	rejected(t, http.StatusRequestEntityTooLarge, "limit is 200000 values", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/configmaps/values", types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"values"},"l":[`+repeated("0", 1_400_000)+`]}`)
+	})
+	rejected(t, http.StatusRequestEntityTooLarge, "limit is 50000 values", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, definitionsPath, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"values"},"spec":{"versions":[{"schema":{"openAPIV3Schema":{"allOf":[`+repeated("{}", 1_000_000)+`]}}}]}}`)
 	})
 	// An object of 100 KB 5000 times.
 	w.attacker.create(t, mutatingPoliciesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":%q},"spec":{"reinvocationPolicy":"Never",

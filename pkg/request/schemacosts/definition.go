@@ -18,6 +18,9 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 	if old == nil {
 		old = &apiextensionsv1.CustomResourceDefinitionSpec{}
 	}
+	if n := len(spec.Versions); n > maxVersions && n > len(old.Versions) {
+		return field.ErrorList{field.TooMany(field.NewPath("spec", "versions"), n, maxVersions)}
+	}
 	c := &checker{}
 	var before patterns.Total
 	for i := range old.Versions {

@@ -3,6 +3,7 @@ package schemacosts
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -305,4 +306,15 @@ func TestColumnPaths(t *testing.T) {
 		require.Equal(t, ok, len(CheckSpec(spec, nil)) == 0, path)
 		require.Empty(t, CheckSpec(spec, spec), path)
 	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	within, above := specOf(t, 1, plain), specOf(t, 1, plain)
+	within.Versions = slices.Repeat(within.Versions, maxVersions)
+	above.Versions = slices.Repeat(above.Versions, maxVersions+1)
+	require.Empty(t, CheckSpec(within, nil))
+	require.ErrorContains(t, CheckSpec(above, nil).ToAggregate(), "spec.versions: Too many: 101: must have at most 100 items")
+	require.Len(t, CheckSpec(above, within), 1)
+	require.Empty(t, CheckSpec(above, above))
 }

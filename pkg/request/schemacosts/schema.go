@@ -23,6 +23,10 @@ import (
 
 // Limits on definitions, with the maximum in 141 definitions of eight well-known projects.
 const (
+	// maxVersions limits versions (6), which upstream compares with each other: 50,000 take seconds.
+	//
+	//reference:limit object | definition: versions | 422
+	maxVersions = 100
 	// maxColumns limits printer columns (11), each of which may contain a field as large as the object.
 	//
 	//reference:limit object | definition: printer columns of a version | 422

@@ -56,7 +56,7 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	return &Reader{
 		largest: largest, memory: l.Ledger(ledger.BodyBytesResource, own, registerer),
 		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
-			"Requests rejected because of their body, by reason: slow, large, broken or yaml (too many values or aliases).", "reason"),
+			"Requests rejected because of their body, by reason: slow, large, broken or values (too many values or YAML aliases).", "reason"),
 		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
 			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
 	}
@@ -79,8 +79,8 @@ func (b *Reader) Wrap(next http.Handler, longRunning apirequest.LongRunningReque
 			read := &body{reader: b, holder: ledger.HolderOf(r.Context()), exempt: identity.IsExempt(r.Context())}
 			defer func() { _ = read.Close() }()
 			received.Body, err = read, read.fill(r)
-			if invalid := checkYAML(read.rest, r.Header.Get("Content-Type"), b.largest); invalid != nil {
-				err = b.refusal("yaml", invalid)
+			if invalid := checkValues(read.rest, r.Header.Get("Content-Type"), info.Resource, b.largest); invalid != nil {
+				err = b.refusal("values", invalid)
 			}
 		}
 		if err != nil {
