@@ -21,10 +21,14 @@ const (
 	//reference:limit request | body: values, i.e. separators in JSON or YAML, or fields of variable length in protobuf | 413
 	maxValues = 200_000
 	// maxLargeValues is the maximum for types with large values. Until it is rejected, a definition needs 3 KB for each
-	// schema, and a Pod 2 KB for each container: 3 GB for a body of 3 MiB. Definitions of 300 KB have 7,000 values.
+	// schema, and a Pod 2 KB for each container: 3 GB for a body of 3 MiB. Definitions of 1.5 MiB have fewer values.
 	//
 	//reference:limit request | body: values in definitions, and in protobuf other than ConfigMaps and Secrets | 413
-	maxLargeValues = 50_000
+	maxLargeValues = 100_000
+	// maxDepth is the maximum nesting in protobuf, as in JSON. The cost of nested schemas is quadratic.
+	//
+	//reference:limit request | body: nesting in protobuf | 413
+	maxDepth = 10_000
 )
 
 var (
@@ -41,7 +45,7 @@ func checkValues(data []byte, contentType, resource string, largest int64) *apie
 	if definitions.Has(resource) || isProtobuf && !largeMaps.Has(resource) {
 		most = maxLargeValues
 	}
-	if len(data) > most {
+	if len(data) > most || isProtobuf {
 		var n int
 		switch {
 		case isYAML:
@@ -104,9 +108,10 @@ func valuesIn(data []byte, isJSON bool) (n int) {
 	return n
 }
 
-// fieldsIn returns the maximum number of values of variable length in an object encoded as protobuf, or most+1.
+// fieldsIn returns the maximum number of values of variable length in an object encoded as protobuf, or most+1 if there
+// are more or they are nested too deeply.
 func fieldsIn(data []byte, most int) (n int) {
-	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most)
+	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most, 0)
 	return n
 }
 
@@ -114,7 +119,10 @@ func fieldsIn(data []byte, most int) (n int) {
 // the values before an error, so it counts them, too.
 //
 // Encoding: https://protobuf.dev/programming-guides/encoding
-func addFields(n *int, data []byte, most int) {
+func addFields(n *int, data []byte, most, depth int) {
+	if depth > maxDepth {
+		*n = most + 1
+	}
 	for *n <= most {
 		tag, rest, ok := varint(data)
 		if !ok {
@@ -130,7 +138,7 @@ func addFields(n *int, data []byte, most int) {
 			size, rest, ok = varint(rest)
 			if ok = ok && size <= uint64(len(rest)); ok {
 				*n++
-				addFields(n, rest[:size], most)
+				addFields(n, rest[:size], most, depth+1)
 			}
 		case 5: // 32 bits
 			size = 4
