@@ -9,7 +9,8 @@
 //	/services/admin/…                               resources of the installation, on any shard
 //
 // Package identity determines the identities of a user in a logical cluster. Package hashrange defines shard ranges,
-// which shardselector parses. Packages fieldmanagers, patterns, schemacosts and patchcosts limit costs of requests.
+// which shardselector parses. Packages fieldmanagers, patterns, schemacosts, patchcosts and values limit the cost of
+// requests.
 package request
 
 import (

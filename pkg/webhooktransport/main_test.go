@@ -99,6 +99,13 @@ func newHostile(t *testing.T) *hostile {
 	mux.HandleFunc("/success-of-another-kind", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"`+secret+`"}`)
 	})
+	mux.HandleFunc("/values", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"kind":"ConversionReview","response":{"convertedObjects":[{}`+strings.Repeat(",{}", 250_000)+"]}}")
+	})
+	mux.HandleFunc("/patch", func(w http.ResponseWriter, _ *http.Request) {
+		patch := `[{"op":"add","path":"/x","value":[0` + strings.Repeat(",0", 200_000) + "]}]"
+		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","response":{"allowed":true,"patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
+	})
 	mux.HandleFunc("/shifts", func(w http.ResponseWriter, _ *http.Request) {
 		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"remove","path":"/l/0"},`, 1001), ",") + "]"
 		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":true,"PATCH":"","patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))

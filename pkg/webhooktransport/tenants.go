@@ -47,6 +47,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
+	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
 const (
@@ -58,6 +59,12 @@ const (
 	connectTimeout = 10 * time.Second
 	keepAlive      = 30 * time.Second
 )
+
+// maxResponseValues is the maximum number of values in a response, which may contain many converted objects. Decoders
+// need 160 bytes for each.
+//
+//reference:limit request | webhook: values in a response | the call fails
+const maxResponseValues = 500_000
 
 // Tenants calls the webhooks of tenants. The zero value allows public addresses only. It is safe for concurrent use.
 type Tenants struct {
@@ -155,7 +162,14 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !isReview(data) {
 		return nil, errors.New("the webhook's response is not an AdmissionReview or ConversionReview in JSON; it is not shown")
 	}
-	if err := patchcosts.Check(patchIn(data), string(types.JSONPatchType)); err != nil {
+	if n := values.InJSON(data); n > maxResponseValues {
+		return nil, fmt.Errorf("the webhook's response has more than %d values", maxResponseValues)
+	}
+	patch := patchIn(data)
+	if err := values.Check(patch, string(types.JSONPatchType), ""); err != nil {
+		return nil, fmt.Errorf("the webhook's patch is too large: %w", err)
+	}
+	if err := patchcosts.Check(patch, string(types.JSONPatchType)); err != nil {
 		return nil, err
 	}
 	response.Header = header

@@ -56,6 +56,8 @@ func TestResponses(t *testing.T) {
 		"/found":                   "the webhook returned a redirect (302), and redirects are not followed",
 		"/success-of-another-kind": "the webhook's response is not an AdmissionReview or ConversionReview",
 		"/text":                    "the webhook's response is not an AdmissionReview or ConversionReview",
+		"/values":                  "the webhook's response has more than 500000 values",
+		"/patch":                   "the webhook's patch is too large: limit is 200000 values",
 		"/shifts":                  "the patch has 1001 operations that insert elements into lists or remove some",
 		"/garbage":                 "calling the webhook failed; see the server's log",
 		"/closes":                  "EOF",

@@ -1,11 +1,9 @@
 package bodies
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -67,71 +65,6 @@ func TestValues(t *testing.T) {
 			} else {
 				require.Contains(t, string(body), c.message)
 			}
-		})
-	}
-}
-
-// TestLargeValues limits the values of definitions and of protobuf.
-func TestLargeValues(t *testing.T) {
-	t.Parallel()
-	const json, protobuf, cbor = "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"
-	field := func(number int, value string) string {
-		return string(binary.AppendUvarint([]byte{byte(number<<3 | 2)}, uint64(len(value)))) + value
-	}
-	object := func(raw string) string { return "k8s\x00" + field(1, field(1, "v1")+field(2, "Pod")) + field(2, raw) }
-	schemas := func(n int) string { return `{"allOf":[` + strings.Repeat("{},", n) + `{}]}` }
-	containers := func(n int) string { return strings.Repeat(field(2, ""), n) }
-	entries := func(n int) string { return strings.Repeat(field(2, field(1, "1234")+field(2, "")), n) } // 1234 is a message, too
-	nested := func(n int) (all string) {
-		heads := make([]string, n)
-		size := 0
-		for i := range heads {
-			heads[i] = string(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(size)))
-			size += len(heads[i])
-		}
-		slices.Reverse(heads)
-		return strings.Join(heads, "")
-	}
-	scalars := "\x08\x01" + "\x09" + strings.Repeat("\n", 8) + "\x0d" + strings.Repeat("\n", 4) // 1, a double and a float
-	for name, c := range map[string]struct {
-		contentType, resource, body string
-		most                        int // 0 if it is accepted
-	}{
-		"schemas":                     {json, "customresourcedefinitions", schemas(50_000), 100_000},
-		"few schemas":                 {json, "customresourcedefinitions", schemas(49_900), 0},
-		"schemas of an API":           {json, "apiresourceschemas", schemas(50_000), 100_000},
-		"schemas as YAML":             {"application/yaml", "customresourcedefinitions", schemas(50_000), 100_000},
-		"elsewhere":                   {json, "widgets", schemas(50_000), 0},
-		"containers":                  {protobuf, "pods", object(field(2, containers(100_000))), 100_000},
-		"few containers":              {protobuf, "pods", object(field(2, containers(99_900))), 0},
-		"after scalars":               {protobuf, "pods", object(field(2, scalars+containers(100_000))), 100_000},
-		"in a group":                  {protobuf, "pods", object(field(2, "\x0b"+containers(100_000)+"\x0c")), 100_000},
-		"before an error":             {protobuf, "pods", object(field(2, containers(100_000)+"\x0f")), 100_000},
-		"after a field number ≥ 2^32": {protobuf, "pods", object(field(2, "\x82\x80\x80\x80\x80\x01\x00"+containers(100_000))), 100_000},
-		"after an overlong length":    {protobuf, "pods", object(field(2, "\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x02"+containers(100_000))), 100_000},
-		"after an overlong varint":    {protobuf, "pods", object(field(2, "\x08\x80\x80\x80\x80\x80\x80\x80\x80\x80\x7f"+containers(100_000))), 100_000},
-		"nested":                      {protobuf, "customresourcedefinitions", object(nested(10_001)), 100_000},
-		"a map":                       {protobuf, "configmaps", object(entries(50_000)), 0},
-		"a large map":                 {protobuf, "secrets", object(entries(70_000)), 200_000},
-		"a large map elsewhere":       {protobuf, "pods", object(entries(50_000)), 100_000},
-		"a text":                      {protobuf, "configmaps", object(field(2, field(1, "key")+field(2, strings.Repeat("\n", 1<<20)))), 0},
-		"zeros":                       {protobuf, "pods", object(field(2, strings.Repeat("\x00", 1<<20))), 0},
-		"CBOR":                        {cbor, "customresourcedefinitions", "\xbf" + "\x65allOf" + "\x9f" + strings.Repeat("\xa0", 100_000) + "\xff\xff", 100_000},
-		"CBOR with numbers":           {cbor, "widgets", "\x9a\x00\x01\x86\xa0" + strings.Repeat("\x19\xa0\xa0\x1b\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0", 50_000), 0},
-		"CBOR with a text":            {cbor, "customresourcedefinitions", "\x7a\x00\x01\x86\xa0" + strings.Repeat("\xa0", 100_000), 0},
-		"malformed CBOR":              {cbor, "customresourcedefinitions", strings.Repeat(" ", 40_000) + "\x5b" + strings.Repeat("\xff", 100_000), 0},
-		"truncated CBOR":              {cbor, "customresourcedefinitions", strings.Repeat("\x60", 99_999) + strings.Repeat("\x1a\x00", 1), 0},
-		"truncated":                   {protobuf, "pods", strings.Repeat("\xff", 1<<20), 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := checkValues([]byte(c.body), c.contentType, c.resource, 3<<20)
-			if c.most == 0 {
-				require.Nil(t, err)
-				return
-			}
-			require.ErrorContains(t, err, fmt.Sprintf("limit is %d values", c.most))
-			require.EqualValues(t, http.StatusRequestEntityTooLarge, err.Status().Code)
 		})
 	}
 }

@@ -1,0 +1,171 @@
+// Package values limits the number of values in encoded objects, because decoders need hundreds of bytes for a value of
+// two bytes.
+package values
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+const (
+	// maxValues is the maximum number of values in a body, each of which needs up to 300 bytes in decoders. The largest
+	// accepted map has 50,000 entries.
+	//
+	//reference:limit request | body: values, i.e. separators in JSON or YAML, or fields of variable length in protobuf | 413
+	maxValues = 200_000
+	// maxLargeValues is the maximum for types with large values. Until it is rejected, a definition needs 3 KB for each
+	// schema, and a Pod 2 KB for each container: 3 GB for a body of 3 MiB. Definitions of 1.5 MiB have fewer values.
+	//
+	//reference:limit request | body: values in definitions, and in protobuf other than ConfigMaps and Secrets | 413
+	maxLargeValues = 100_000
+	// maxDepth is the maximum nesting in protobuf, as in JSON. The cost of nested schemas is quadratic.
+	//
+	//reference:limit request | body: nesting in protobuf | 413
+	maxDepth = 10_000
+)
+
+var (
+	definitions = sets.New("customresourcedefinitions", "apiresourceschemas")
+	largeMaps   = sets.New("configmaps", "secrets")
+)
+
+// Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
+// has no parameters. Unknown ones are treated as JSON.
+func Check(data []byte, mediaType, resource string) error {
+	if len(data) <= maxDepth {
+		return nil
+	}
+	most := maxValues
+	if definitions.Has(resource) || mediaType == runtime.ContentTypeProtobuf && !largeMaps.Has(resource) {
+		most = maxLargeValues
+	}
+	var n int
+	switch mediaType {
+	case runtime.ContentTypeProtobuf:
+		n = fieldsIn(data, most)
+	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
+		n = itemsIn(data)
+	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
+		n = valuesIn(data, json.Valid(data))
+	default:
+		n = InJSON(data)
+	}
+	if n > most {
+		return fmt.Errorf("limit is %d values: distribute them over several objects", most)
+	}
+	return nil
+}
+
+// InJSON returns the maximum number of values in JSON.
+func InJSON(data []byte) int { return valuesIn(data, true) }
+
+// valuesIn returns the maximum number of values in JSON or YAML, by its separators. Strings are skipped in JSON only,
+// because quotes in YAML can also be part of a text.
+func valuesIn(data []byte, isJSON bool) (n int) {
+	inString := false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; c {
+		case '"':
+			inString = isJSON && !inString
+		case '\\':
+			if inString {
+				i++
+			}
+		case '\n', '-', '?': // they separate values only in the block style
+			if !isJSON && (c == '\n' || i+1 < len(data) && bytes.IndexByte([]byte(" \t\n"), data[i+1]) >= 0) {
+				n++
+			}
+		case ',', ':', '[', '{':
+			if !inString {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// fieldsIn returns the maximum number of values of variable length in an object encoded as protobuf, or most+1 if there
+// are more or they are nested too deeply.
+func fieldsIn(data []byte, most int) (n int) {
+	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most, 0)
+	return n
+}
+
+// addFields counts the values of variable length in what is a message or a string. The decoders of Kubernetes create
+// the values before an error, so it counts them, too.
+//
+// Encoding: https://protobuf.dev/programming-guides/encoding
+func addFields(n *int, data []byte, most, depth int) {
+	if depth > maxDepth {
+		*n = most + 1
+	}
+	for *n <= most {
+		tag, rest, ok := varint(data)
+		if !ok {
+			return
+		}
+		var size uint64
+		switch tag & 7 {
+		case 0: // varint
+			_, rest, ok = varint(rest)
+		case 1: // 64 bits
+			size = 8
+		case 2: // length and value
+			size, rest, ok = varint(rest)
+			if ok = ok && size <= uint64(len(rest)); ok {
+				*n++
+				addFields(n, rest[:size], most, depth+1)
+			}
+		case 5: // 32 bits
+			size = 4
+		}
+		if !ok || size > uint64(len(rest)) {
+			return
+		}
+		data = rest[size:]
+	}
+}
+
+// varint accepts more than 64 bits, like the decoders of Kubernetes.
+func varint(data []byte) (v uint64, rest []byte, ok bool) {
+	for i := range min(len(data), binary.MaxVarintLen64) {
+		v |= uint64(data[i]&0x7f) << (7 * i)
+		if data[i] < 0x80 {
+			return v, data[i+1:], true
+		}
+	}
+	return 0, nil, false
+}
+
+// itemsIn returns the number of data items in CBOR.
+//
+// Encoding: https://www.rfc-editor.org/rfc/rfc8949#section-3
+func itemsIn(data []byte) (n int) {
+	for ; len(data) > 0; n++ {
+		kind, size := data[0]>>5, uint64(data[0]&31)
+		data = data[1:]
+		if width := 1 << (size - 24); size >= 24 && size < 28 { // of the size that follows
+			if width > len(data) {
+				return n
+			}
+			var buffer [8]byte
+			copy(buffer[8-width:], data)
+			size, data = binary.BigEndian.Uint64(buffer[:]), data[width:]
+		} else if size >= 28 { // indefinite or malformed
+			size = 0
+		}
+		if kind == 2 || kind == 3 { // strings
+			if size > uint64(len(data)) {
+				return n
+			}
+			data = data[size:]
+		}
+	}
+	return n
+}
