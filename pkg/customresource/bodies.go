@@ -131,12 +131,9 @@ func inProtobuf(w http.ResponseWriter, r *http.Request, info *genericapirequest.
 	copyResponse(w, response)
 }
 
-// contentType returns the media type of the body, or "" if it is malformed, so that upstream rejects it.
+// contentType returns the media type of the body. The filter that reads bodies rejects malformed ones.
 func contentType(r *http.Request) string {
-	mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil {
-		return ""
-	}
+	mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	return mediaType
 }
 

@@ -350,7 +350,7 @@ func withBodyCheck(next http.Handler, s runtime.NegotiatedSerializer, check func
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := apirequest.RequestInfoFrom(r.Context())
 		if body, inMemory := bodies.Unread(r); ok && inMemory && info.IsResourceRequest {
-			mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // upstream rejects malformed ones
+			mediaType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")) // the filter that reads bodies rejects malformed ones
 			if err := check(info, body, mediaType); err != nil {
 				respond(w, r, s, err)
 				return

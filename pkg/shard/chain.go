@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -180,11 +181,12 @@ func (s *installation) ownBody(r *http.Request) (*http.Request, error) {
 	if !merge.MayContainVersion(body) {
 		return changed, nil
 	}
-	own := s.ownPreconditions
+	var replaced []byte
 	if patch {
-		own = s.ownPatch
+		replaced, err = s.ownPatch(body)
+	} else {
+		replaced, err = s.ownPreconditions(r, body)
 	}
-	replaced, err := own(body)
 	if err != nil || replaced == nil {
 		return changed, err
 	}
@@ -196,10 +198,14 @@ func (s *installation) ownBody(r *http.Request) (*http.Request, error) {
 }
 
 // ownPreconditions returns changed DeleteOptions in JSON, or nil if nothing must be changed.
-func (s *installation) ownPreconditions(body []byte) ([]byte, error) {
+func (s *installation) ownPreconditions(r *http.Request, body []byte) ([]byte, error) {
 	options := metav1.DeleteOptions{}
-	kind := metav1.SchemeGroupVersion.WithKind("DeleteOptions")
-	if _, _, err := registry.Codecs.UniversalDeserializer().Decode(body, &kind, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "DeleteOptions"} // if the body has none
+	format, err := negotiation.NegotiateInputSerializer(r, false, registry.Codecs)
+	if err != nil {
+		return nil, nil //nolint:nilerr // the upstream handler reports the error
+	}
+	if _, _, err := format.Serializer.Decode(body, &kind, &options); err != nil || options.Preconditions == nil || options.Preconditions.ResourceVersion == nil {
 		return nil, nil //nolint:nilerr // the upstream handler reports the error
 	}
 	own, err := s.ownVersion(*options.Preconditions.ResourceVersion)

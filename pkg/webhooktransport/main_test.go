@@ -104,7 +104,7 @@ func newHostile(t *testing.T) *hostile {
 	})
 	mux.HandleFunc("/patch", func(w http.ResponseWriter, _ *http.Request) {
 		patch := `[{"op":"add","path":"/x","value":[0` + strings.Repeat(",0", 200_000) + "]}]"
-		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","response":{"allowed":true,"patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
+		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","response":{"allowed":true,"patch":%q},"response":{},"RESPONSE":{"patch":""}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
 	})
 	mux.HandleFunc("/shifts", func(w http.ResponseWriter, _ *http.Request) {
 		patch := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"remove","path":"/l/0"},`, 1001), ",") + "]"

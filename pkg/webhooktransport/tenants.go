@@ -41,6 +41,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -177,13 +178,17 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// patchIn returns the patch in an AdmissionReview, or nil. Keys are case-sensitive, as in the decoder of reviews.
-func patchIn(data []byte) (patch []byte) {
-	var review, response map[string]json.RawMessage
-	if json.Unmarshal(data, &review) != nil || json.Unmarshal(review["response"], &response) != nil || json.Unmarshal(response["patch"], &patch) != nil {
+// patchIn returns the patch in an AdmissionReview, or nil. It merges repeated fields, like the decoder of reviews.
+func patchIn(data []byte) []byte {
+	var review struct {
+		Response *struct {
+			Patch []byte `json:"patch"`
+		} `json:"response"`
+	}
+	if utiljson.Unmarshal(data, &review) != nil || review.Response == nil {
 		return nil
 	}
-	return patch
+	return review.Response.Patch
 }
 
 // call calls the webhook, and reads successful responses. The request in the context is paused during the call,

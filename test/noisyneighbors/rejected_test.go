@@ -137,7 +137,7 @@ func patches(t *testing.T, w *world) {
 	rejected(t, http.StatusRequestEntityTooLarge, "limit is 200000 values", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/configmaps/values", types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"values"},"l":[`+repeated("0", 1_400_000)+`]}`)
 	})
-	rejected(t, http.StatusRequestEntityTooLarge, "limit is 100000 values", func() (int, []byte, error) {
+	rejected(t, http.StatusRequestEntityTooLarge, "limit is 200000 values", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, definitionsPath, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"values"},"spec":{"versions":[{"schema":{"openAPIV3Schema":{"allOf":[`+repeated("{}", 1_000_000)+`]}}}]}}`)
 	})
 	// An object of 100 KB 5000 times.

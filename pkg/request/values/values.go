@@ -10,29 +10,23 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 const (
 	// maxValues is the maximum number of values in a body, each of which needs up to 300 bytes in decoders. The largest
 	// accepted map has 50,000 entries.
 	//
-	//reference:limit request | body: values, i.e. separators in JSON or YAML, or fields of variable length in protobuf | 413
+	//reference:limit request | body: values, i.e. separators in JSON and YAML, items in CBOR, fields of variable length in protobuf | 413
 	maxValues = 200_000
-	// maxLargeValues is the maximum for types with large values. Until it is rejected, a definition needs 3 KB for each
-	// schema, and a Pod 2 KB for each container: 3 GB for a body of 3 MiB. Definitions of 1.5 MiB have fewer values.
+	// maxMessages is the maximum number in protobuf, in which an empty value has two bytes. A container of a Pod needs
+	// 2 KB. ConfigMaps and Secrets have no large values, but large maps.
 	//
-	//reference:limit request | body: values in definitions, and in protobuf other than ConfigMaps and Secrets | 413
-	maxLargeValues = 100_000
+	//reference:limit request | body: values in protobuf, except in ConfigMaps and Secrets | 413
+	maxMessages = 100_000
 	// maxDepth is the maximum nesting in protobuf, as in JSON. The cost of nested schemas is quadratic.
 	//
 	//reference:limit request | body: nesting in protobuf | 413
 	maxDepth = 10_000
-)
-
-var (
-	definitions = sets.New("customresourcedefinitions", "apiresourceschemas")
-	largeMaps   = sets.New("configmaps", "secrets")
 )
 
 // Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
@@ -41,18 +35,21 @@ func Check(data []byte, mediaType, resource string) error {
 	if len(data) <= maxDepth {
 		return nil
 	}
-	most := maxValues
-	if definitions.Has(resource) || mediaType == runtime.ContentTypeProtobuf && !largeMaps.Has(resource) {
-		most = maxLargeValues
-	}
-	var n int
+	n, most := 0, maxValues
 	switch mediaType {
 	case runtime.ContentTypeProtobuf:
+		if resource != "configmaps" && resource != "secrets" {
+			most = maxMessages
+		}
 		n = fieldsIn(data, most)
+		if resource == "customresourcedefinitions" { // some of its strings are decoded as JSON
+			n = max(n, separators(data, false, false))
+		}
 	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
 		n = itemsIn(data)
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
-		n = valuesIn(data, json.Valid(data))
+		isJSON := json.Valid(data)
+		n = separators(data, isJSON, !isJSON)
 	default:
 		n = InJSON(data)
 	}
@@ -63,22 +60,22 @@ func Check(data []byte, mediaType, resource string) error {
 }
 
 // InJSON returns the maximum number of values in JSON.
-func InJSON(data []byte) int { return valuesIn(data, true) }
+func InJSON(data []byte) int { return separators(data, true, false) }
 
-// valuesIn returns the maximum number of values in JSON or YAML, by its separators. Strings are skipped in JSON only,
-// because quotes in YAML can also be part of a text.
-func valuesIn(data []byte, isJSON bool) (n int) {
+// separators returns the number of separators of values, except in quotes and including those of the block style of
+// YAML. Quotes in YAML can also be part of a text.
+func separators(data []byte, quotes, blocks bool) (n int) {
 	inString := false
 	for i := 0; i < len(data); i++ {
-		switch c := data[i]; c {
+		switch data[i] {
 		case '"':
-			inString = isJSON && !inString
+			inString = quotes && !inString
 		case '\\':
 			if inString {
 				i++
 			}
-		case '\n', '-', '?': // they separate values only in the block style
-			if !isJSON && (c == '\n' || i+1 < len(data) && bytes.IndexByte([]byte(" \t\n"), data[i+1]) >= 0) {
+		case '-', '?': // followed by a space or one of many line breaks, some of which are not ASCII
+			if blocks && (i+1 == len(data) || data[i+1] <= ' ' || data[i+1] > '~') {
 				n++
 			}
 		case ',', ':', '[', '{':

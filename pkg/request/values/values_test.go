@@ -36,11 +36,9 @@ func TestCheck(t *testing.T) {
 		mediaType, resource, body string
 		most                      int // 0 if it is accepted
 	}{
-		"schemas":                     {json, "customresourcedefinitions", schemas(50_000), 100_000},
-		"few schemas":                 {json, "customresourcedefinitions", schemas(49_900), 0},
-		"schemas of an API":           {json, "apiresourceschemas", schemas(50_000), 100_000},
-		"schemas as YAML":             {"application/yaml", "customresourcedefinitions", schemas(50_000), 100_000},
-		"elsewhere":                   {json, "widgets", schemas(50_000), 0},
+		"schemas":                     {json, "customresourcedefinitions", schemas(100_000), 200_000},
+		"few schemas":                 {json, "customresourcedefinitions", schemas(99_900), 0},
+		"schemas as YAML":             {"application/yaml", "customresourcedefinitions", schemas(100_000), 200_000},
 		"containers":                  {protobuf, "pods", object(field(2, containers(100_000))), 100_000},
 		"few containers":              {protobuf, "pods", object(field(2, containers(99_900))), 0},
 		"after scalars":               {protobuf, "pods", object(field(2, scalars+containers(100_000))), 100_000},
@@ -55,11 +53,16 @@ func TestCheck(t *testing.T) {
 		"a large map elsewhere":       {protobuf, "pods", object(entries(50_000)), 100_000},
 		"a text":                      {protobuf, "configmaps", object(field(2, field(1, "key")+field(2, strings.Repeat("\n", 1<<20)))), 0},
 		"zeros":                       {protobuf, "pods", object(field(2, strings.Repeat("\x00", 1<<20))), 0},
-		"CBOR":                        {cbor, "customresourcedefinitions", "\xbf" + "\x65allOf" + "\x9f" + strings.Repeat("\xa0", 100_000) + "\xff\xff", 100_000},
+		"CBOR":                        {cbor, "customresourcedefinitions", "\xbf" + "\x65allOf" + "\x9f" + strings.Repeat("\xa0", 200_000) + "\xff\xff", 200_000},
 		"CBOR with numbers":           {cbor, "widgets", "\x9a\x00\x01\x86\xa0" + strings.Repeat("\x19\xa0\xa0\x1b\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0", 50_000), 0},
-		"CBOR with a text":            {cbor, "customresourcedefinitions", "\x7a\x00\x01\x86\xa0" + strings.Repeat("\xa0", 100_000), 0},
+		"CBOR with a text":            {cbor, "widgets", "\x7a\x00\x03\x0d\x40" + strings.Repeat("\xa0", 200_000), 0},
 		"malformed CBOR":              {cbor, "customresourcedefinitions", strings.Repeat(" ", 40_000) + "\x5b" + strings.Repeat("\xff", 100_000), 0},
-		"truncated CBOR":              {cbor, "customresourcedefinitions", strings.Repeat("\x60", 99_999) + strings.Repeat("\x1a\x00", 1), 0},
+		"truncated CBOR":              {cbor, "customresourcedefinitions", strings.Repeat("\x60", 200_001) + "\x1a\x00", 200_000},
+		"JSON in protobuf":            {protobuf, "customresourcedefinitions", object(field(2, `"[`+strings.Repeat("[],", 50_000))), 100_000},
+		"JSON in a text":              {protobuf, "configmaps", object(field(2, `"[`+strings.Repeat("[],", 200_000))), 0},
+		"YAML with CR":                {"application/yaml", "widgets", strings.Repeat("-\r", 200_001), 200_000},
+		"YAML with NEL":               {"application/yaml", "widgets", strings.Repeat("-\u0085", 200_001), 200_000},
+		"YAML in UTF-16":              {"application/yaml", "widgets", "\xff\xfe" + strings.Repeat("-\x00\n\x00", 200_001), 200_000},
 		"truncated":                   {protobuf, "pods", strings.Repeat("\xff", 1<<20), 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,7 +56,7 @@ func NewReader(l ledger.Limits, largest int64, registerer prometheus.Registerer)
 	return &Reader{
 		largest: largest, memory: l.Ledger(ledger.BodyBytesResource, own, registerer),
 		rejected: instruments.NewCounterVec(registerer, "shardplane_bodies_rejected_requests_total",
-			"Requests rejected because of their body, by reason: slow, large, broken or values (too many values or YAML aliases).", "reason"),
+			"Requests rejected because of their body, by reason: slow, large, broken or values (too many values or YAML aliases, or a malformed Content-Type).", "reason"),
 		waitingBytes: instruments.NewGauge(registerer, "shardplane_bodies_waiting_bytes",
 			"Bytes of request bodies in memory, of requests whose body is being read or that are queued."),
 	}

@@ -5,18 +5,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
+	"net/http"
 
 	"go.yaml.in/yaml/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
-// checkValues returns an error if a body has too many values, or too large ones in YAML.
+// checkValues returns an error if a body has too many values, or too large ones in YAML. It rejects malformed content
+// types because handlers and filters interpret them differently.
 func checkValues(data []byte, contentType, resource string, largest int64) *apierrors.StatusError {
-	mediaType, _, _ := mime.ParseMediaType(contentType) // upstream rejects malformed ones
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	if err != nil && contentType != "" { // JSON by default
+		return request.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "the Content-Type header is malformed: "+err.Error())
+	}
 	if err := values.Check(data, mediaType, resource); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}

@@ -368,7 +368,8 @@ func TestMergedPreconditions(t *testing.T) {
 			return kit.JSONRequest(http.MethodDelete, "/cm", fmt.Sprintf(`{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{"resourceVersion":%q}}`, version))
 		}
 		m.write(http.StatusConflict, shard, remove(old))
-		m.write(http.StatusOK, shard, remove(read()))
+		m.write(http.StatusBadRequest, shard, kit.JSONRequest(http.MethodDelete, "/cm", "apiVersion: v1\nkind: DeleteOptions\npreconditions: {resourceVersion: "+read()+"}")) // not JSON
+		m.write(http.StatusOK, shard, kit.JSONRequest(http.MethodDelete, "/cm", fmt.Sprintf(`{"preconditions":{"resourceVersion":%q}}`, read())))                             // the kind is optional
 	}
 }
 
