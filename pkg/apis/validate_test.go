@@ -1,6 +1,7 @@
 package apis_test
 
 import (
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,6 +65,26 @@ func TestLimits(t *testing.T) {
 	first["preserve"] = []any{".spec.c"}
 	require.NoError(t, unstructured.SetNestedSlice(changed.Object, conversions, "spec", "conversions"))
 	require.Empty(t, apis.Validate(t.Context(), changed, large), "an unchanged large expression must be accepted")
+}
+
+// TestExpensiveSchemas checks that schemas whose validation would use gigabytes are rejected before.
+func TestExpensiveSchemas(t *testing.T) {
+	deep := func(n int, fields, leaf string) string {
+		return strings.Repeat("{type: object, "+fields+"properties: {x: ", n) + leaf + strings.Repeat("}}", n)
+	}
+	rules := func(n int) string {
+		return "{type: object, x-kubernetes-validations: [" + strings.Repeat("{rule: 'true', fieldPath: .x},", n) + "]}"
+	}
+	for _, schema := range []string{deep(1500, "", "{}"), deep(500, "default: {}, ", rules(30)), rules(5000)} {
+		object := parse(t, schemaOf("v1.widgets.core", "''", "{name: v1, served: true, storage: true, schema: "+schema+"}"))
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		errs := apis.Validate(t.Context(), object, nil)
+		goruntime.ReadMemStats(&after)
+		require.Len(t, errs, 1, "%v", errs)
+		require.Equal(t, "spec.versions[0].schema", errs[0].Field)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+	}
 }
 
 func TestValid(t *testing.T) {

@@ -21,6 +21,9 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 	if n := len(spec.Versions); n > maxVersions && n > len(old.Versions) {
 		return field.ErrorList{field.TooMany(field.NewPath("spec", "versions"), n, maxVersions)}
 	}
+	if errs := append(checkNames(&spec.Names, &old.Names), checkValidation(spec.Versions, old.Versions)...); len(errs) > 0 {
+		return errs
+	}
 	c := &checker{}
 	var before patterns.Total
 	for i := range old.Versions {
@@ -97,6 +100,9 @@ func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 	if old == nil {
 		old = &node{schema: &apiextensionsv1.JSONSchemaProps{}}
 	}
+	if len(c.errs) >= MaxErrors {
+		return // because each error contains a path
+	}
 	c.patterns(n, old, path)
 	if found := n.alternatives(); !branch && found > maxAlternatives && found > old.alternatives() {
 		c.errs = append(c.errs, field.Invalid(path, field.OmitValueType{},
@@ -128,7 +134,7 @@ func (c *checker) node(n, old *node, path *field.Path, repeated, branch bool) {
 func (c *checker) patterns(n, old *node, path *field.Path) {
 	add := func(path *field.Path, same bool, err error) {
 		switch {
-		case err == nil:
+		case err == nil || len(c.errs) >= MaxErrors:
 		case errors.Is(err, patterns.ErrTotal):
 			c.overall = field.Invalid(path, field.OmitValueType{}, err.Error())
 		case !same:

@@ -264,6 +264,14 @@ func TestCheckSpec(t *testing.T) {
 		"alternatives":          {ok: listed(alternatives(maxAlternatives)), bad: listed(alternatives(maxAlternatives + 1)), field: schemaAt + ".properties[spec].properties[l].items", message: "has 101 schemas in allOf, anyOf, oneOf and not, at most 100 allowed"},
 		"required":              {ok: listed("required: [" + strings.Repeat("x,", maxRequired) + "]"), bad: listed("required: [" + strings.Repeat("x,", maxRequired+1) + "]"), field: schemaAt + ".properties[spec].properties[l].items.required", message: "must have at most 1000 items"},
 		"nested alternatives":   {ok: listed("allOf: [{" + alternatives(50) + "}]"), bad: listed("allOf: [{" + alternatives(60) + "}, {" + alternatives(60) + "}]"), field: schemaAt + ".properties[spec].properties[l].items", message: "has 122 schemas"},
+		"paths":                 {ok: deep(1000, ""), bad: deep(1500, ""), field: schemaAt, message: "the paths of all schemas have"},
+		"paths of keys":         {ok: listOf("x-kubernetes-list-map-keys: [x]"), bad: listOf("x-kubernetes-list-map-keys: [" + strings.Repeat("x,", 100_000) + "]"), field: schemaAt, message: "the paths of all schemas have"},
+		"rules":                 {ok: listOf(rules(1000, "{rule: 'true'}")), bad: listOf(rules(8000, "{rule: 'true'}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"long rules":            {ok: listOf(rules(9, "{rule: "+strings.Repeat("a", 20_000)+"}")), bad: listOf(rules(9, "{rule: "+strings.Repeat("a", 30_000)+"}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"fieldPaths":            {ok: deep(100, rules(1, "{rule: 'true'}")), bad: deep(100, rules(50, "{rule: 'true', fieldPath: .x}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"rules in defaults":     {ok: deep(40, rules(5, "{rule: 'true'}")), bad: deep(40, "default: {}, "+rules(5, "{rule: 'true'}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"names without rules":   {ok: deep(100, ""), bad: strings.ReplaceAll(deep(900, ""), "x:", "'0':"), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"values in defaults":    {ok: listOf("default: [" + strings.Repeat("1,", 5000) + "1]"), bad: listOf("default: [" + strings.Repeat("1,", 5001) + "1]"), field: schemaAt, message: "the defaults have 5001 commas, at most 5000 allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -278,6 +286,18 @@ func TestCheckSpec(t *testing.T) {
 			require.Empty(t, CheckSpec(ok, bad), "an update within the limit must be valid")
 		})
 	}
+}
+
+func deep(n int, fields string) string {
+	return strings.Repeat("{type: object, "+fields+" properties: {x: ", n) + "{type: string}" + strings.Repeat("}}", n)
+}
+
+func listOf(fields string) string {
+	return "{type: object, properties: {x: {type: array, " + fields + "}}}"
+}
+
+func rules(n int, rule string) string {
+	return "x-kubernetes-validations: [" + strings.Repeat(rule+",", n) + "],"
 }
 
 func patternsOf(n int) string {
@@ -316,5 +336,9 @@ func TestVersions(t *testing.T) {
 	require.Empty(t, CheckSpec(within, nil))
 	require.ErrorContains(t, CheckSpec(above, nil).ToAggregate(), "spec.versions: Too many: 101: must have at most 100 items")
 	require.Len(t, CheckSpec(above, within), 1)
+	require.Empty(t, CheckSpec(above, above))
+	within, above = specOf(t, 1, plain), specOf(t, 1, plain)
+	above.Names.ShortNames, above.Names.Categories = make([]string, maxNames+1), make([]string, maxNames+1)
+	require.Len(t, CheckSpec(above, within), 2)
 	require.Empty(t, CheckSpec(above, above))
 }
