@@ -163,7 +163,7 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !isReview(data) {
 		return nil, errors.New("the webhook's response is not an AdmissionReview or ConversionReview in JSON; it is not shown")
 	}
-	if n := values.InJSON(data); n > maxResponseValues {
+	if n, _ := values.InJSON(data); n > maxResponseValues {
 		return nil, fmt.Errorf("the webhook's response has more than %d values", maxResponseValues)
 	}
 	patch := patchIn(data)

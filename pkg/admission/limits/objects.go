@@ -26,6 +26,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
 	"github.com/shardplane/shardplane/pkg/request/patterns"
+	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
 // kind limits objects of one kind that every shard and the cache server keep in memory. Limits per logical
@@ -148,27 +149,27 @@ func valuesOf(content map[string]any) int {
 		case field == "metadata" && isMap:
 			for name, value := range metadata {
 				if name != "managedFields" {
-					n += values(value)
+					n += leaves(value)
 				}
 			}
 		default:
-			n += values(value)
+			n += leaves(value)
 		}
 	}
 	return n
 }
 
-// values returns the number of leaf values in a document.
-func values(document any) int {
+// leaves returns the number of leaf values in a document.
+func leaves(document any) int {
 	n := 0
 	switch document := document.(type) {
 	case map[string]any:
 		for _, value := range document {
-			n += values(value)
+			n += leaves(value)
 		}
 	case []any:
 		for _, value := range document {
-			n += values(value)
+			n += leaves(value)
 		}
 	}
 	return max(n, 1)
@@ -241,7 +242,17 @@ func validSizes(a admission.Attributes) error {
 	if n, over := exceeds(a, patchcosts.MaxFields, largestMap); over {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
 	}
+	if _, over := exceeds(a, values.MaxPaths, paths); over {
+		return apierrors.NewRequestEntityTooLargeError(values.ErrPaths.Error())
+	}
 	return nil
+}
+
+func paths(obj runtime.Object) int {
+	if o, ok := obj.(*unstructured.Unstructured); ok {
+		return values.Paths(o.Object, 0)
+	}
+	return 0 // validation copies few paths of built-in kinds
 }
 
 func validOwners(a admission.Attributes) error {

@@ -27,6 +27,12 @@ const (
 	//
 	//reference:limit request | body: nesting in protobuf | 413
 	maxDepth = 10_000
+	// MaxPaths is the maximum sum of the lengths of the paths of all values. Validation and warnings copy the paths: a
+	// key of 2 MB above 3,000 unknown fields needs 6 GB. Definitions of 1 MB have about 15 MB.
+	//
+	//reference:limit request | body: lengths of the paths of all values, together | 413
+	//reference:limit object | custom resource: lengths of the paths of all values, together | 413
+	MaxPaths = 64 << 20
 )
 
 // Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
@@ -35,7 +41,7 @@ func Check(data []byte, mediaType, resource string) error {
 	if len(data) <= maxDepth {
 		return nil
 	}
-	n, most := 0, maxValues
+	n, paths, most := 0, 0, maxValues
 	switch mediaType {
 	case runtime.ContentTypeProtobuf:
 		if resource != "configmaps" && resource != "secrets" {
@@ -43,45 +49,98 @@ func Check(data []byte, mediaType, resource string) error {
 		}
 		n = fieldsIn(data, most)
 		if resource == "customresourcedefinitions" { // some of its strings are decoded as JSON
-			n = max(n, separators(data, false, false))
+			n = max(n, separators(data, false))
 		}
 	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
 		n = itemsIn(data)
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
-		isJSON := json.Valid(data)
-		n = separators(data, isJSON, !isJSON)
+		if !json.Valid(data) {
+			n = separators(data, true)
+			break
+		}
+		fallthrough
 	default:
-		n = InJSON(data)
+		n, paths = InJSON(data)
 	}
 	if n > most {
 		return fmt.Errorf("limit is %d values: distribute them over several objects", most)
 	}
+	if paths > MaxPaths {
+		return ErrPaths
+	}
 	return nil
 }
 
-// InJSON returns the maximum number of values in JSON.
-func InJSON(data []byte) int { return separators(data, true, false) }
+// ErrPaths is returned for documents above MaxPaths.
+var ErrPaths = fmt.Errorf("limit is %d bytes for the paths of all values: use shorter keys, or less nesting", MaxPaths)
 
-// separators returns the number of separators of values, except in quotes and including those of the block style of
-// YAML. Quotes in YAML can also be part of a text.
-func separators(data []byte, quotes, blocks bool) (n int) {
-	inString := false
+// perIndex is the length of an index in a path.
+const perIndex = len("[000]")
+
+// Paths returns the sum of the lengths of the paths of all values in a document.
+func Paths(document any, path int) int {
+	n := path
+	switch value := document.(type) {
+	case map[string]any:
+		for key := range value {
+			n += Paths(value[key], path+len(".")+len(key))
+		}
+	case []any:
+		for i := range value {
+			n += Paths(value[i], path+perIndex)
+		}
+	default:
+	}
+	return n
+}
+
+// InJSON returns the maximum number of values in JSON, and Paths for it. Keys have their quotes and escapes.
+func InJSON(data []byte) (n, paths int) {
+	var base, path, text int // lengths of the path of the list or object, of the value, and of the last string
+	var parents []int
 	for i := 0; i < len(data); i++ {
 		switch data[i] {
 		case '"':
-			inString = quotes && !inString
-		case '\\':
-			if inString {
-				i++
+			start := i
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
 			}
+			text = i - start
+			continue
+		case ':':
+			path = base + text
+		case ',':
+			path = base + perIndex
+		case '{', '[':
+			parents = append(parents, base)
+			base, path = path, path+perIndex
+		case '}', ']':
+			if last := len(parents) - 1; last >= 0 {
+				base, parents = parents[last], parents[:last]
+			}
+			continue
+		default:
+			continue
+		}
+		n++
+		paths += path
+	}
+	return n, paths
+}
+
+// separators returns the number of separators of values, including those of the block style of YAML. Quotes can also be
+// part of a text.
+func separators(data []byte, blocks bool) (n int) {
+	for i, c := range data {
+		switch c {
 		case '-', '?': // followed by a space or one of many line breaks, some of which are not ASCII
 			if blocks && (i+1 == len(data) || data[i+1] <= ' ' || data[i+1] > '~') {
 				n++
 			}
 		case ',', ':', '[', '{':
-			if !inString {
-				n++
-			}
+			n++
 		}
 	}
 	return n

@@ -2,6 +2,7 @@ package values
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 // TestCheck checks the limits for definitions, protobuf and CBOR. TestValues in serving/bodies checks JSON and YAML.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	const json, protobuf, cbor = "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"
+	const jsonType, protobuf, cbor = "application/json", "application/vnd.kubernetes.protobuf", "application/cbor"
 	field := func(number int, value string) string {
 		return string(binary.AppendUvarint([]byte{byte(number<<3 | 2)}, uint64(len(value)))) + value
 	}
@@ -36,8 +37,8 @@ func TestCheck(t *testing.T) {
 		mediaType, resource, body string
 		most                      int // 0 if it is accepted
 	}{
-		"schemas":                     {json, "customresourcedefinitions", schemas(100_000), 200_000},
-		"few schemas":                 {json, "customresourcedefinitions", schemas(99_900), 0},
+		"schemas":                     {jsonType, "customresourcedefinitions", schemas(100_000), 200_000},
+		"few schemas":                 {jsonType, "customresourcedefinitions", schemas(99_900), 0},
 		"schemas as YAML":             {"application/yaml", "customresourcedefinitions", schemas(100_000), 200_000},
 		"containers":                  {protobuf, "pods", object(field(2, containers(100_000))), 100_000},
 		"few containers":              {protobuf, "pods", object(field(2, containers(99_900))), 0},
@@ -74,5 +75,22 @@ func TestCheck(t *testing.T) {
 				require.ErrorContains(t, err, fmt.Sprintf("limit is %d values", c.most))
 			}
 		})
+	}
+}
+
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("k", 1_000_000)
+	for body, ok := range map[string]bool{
+		`{"` + long + `":[` + strings.Repeat("0,", 50) + `0]}`:                                   true,
+		`{"` + long + `":[` + strings.Repeat("0,", 100) + `0]}`:                                  false,
+		`{"a":{"` + long + `":[` + strings.Repeat("{},", 100) + `{}]}}`:                          false,
+		strings.Repeat(`{"a":[`, 4900) + strings.Repeat("0,", 2000) + "0" + strings.Repeat("]}", 4900): false,
+		`{"a":"` + long + `","b":[` + strings.Repeat(`{"c":"`+"\\\""+`"},`, 10_000) + `{}]}`:     true,
+	} {
+		var document any
+		require.NoError(t, json.Unmarshal([]byte(body), &document))
+		require.Equal(t, ok, Check([]byte(body), "application/json", "widgets") == nil, "%.100s", body)
+		require.Equal(t, ok, Paths(document, 0) <= MaxPaths, "%.100s", body)
 	}
 }

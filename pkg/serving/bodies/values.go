@@ -17,6 +17,9 @@ import (
 	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
+// minYAML is the minimum size of YAML whose paths are checked: the sum is less than the square of the size.
+const minYAML = 8 << 10
+
 // checkValues returns an error if a body has too many values, or too large ones in YAML. It rejects malformed content
 // types because handlers and filters interpret them differently.
 func checkValues(data []byte, contentType, resource string, largest int64) *apierrors.StatusError {
@@ -28,15 +31,17 @@ func checkValues(data []byte, contentType, resource string, largest int64) *apie
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	if mediaType == runtime.ContentTypeYAML || mediaType == string(types.ApplyYAMLPatchType) {
-		return checkAliases(data, largest)
+		return checkYAML(data, largest)
 	}
 	return nil
 }
 
-// checkAliases returns an error if YAML is larger than largest when its aliases are replaced by what they refer to, as
-// all decoders do. They limit the number of replaced values, but not their size: 90 KB become 200 MB.
-func checkAliases(data []byte, largest int64) *apierrors.StatusError {
-	if !bytes.ContainsRune(data, '&') || !bytes.ContainsRune(data, '*') || json.Valid(data) { // JSON has no aliases
+// checkYAML returns an error if YAML is larger than largest when its aliases are replaced by what they refer to, as all
+// decoders do, or if the paths of its values are too long. Decoders limit the number of replaced values, but not their
+// size: 90 KB become 200 MB.
+func checkYAML(data []byte, largest int64) *apierrors.StatusError {
+	aliases := bytes.ContainsRune(data, '&') && bytes.ContainsRune(data, '*')
+	if !aliases && len(data) < minYAML || json.Valid(data) { // JSON has no aliases
 		return nil
 	}
 	var document yaml.Node
@@ -45,6 +50,10 @@ func checkAliases(data []byte, largest int64) *apierrors.StatusError {
 	}
 	if (sizes{}).of(&document, largest+1) > largest {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d with the values of all YAML aliases", largest))
+	}
+	var decoded any
+	if err := document.Decode(&decoded); err == nil && values.Paths(decoded, 0) > values.MaxPaths {
+		return apierrors.NewRequestEntityTooLargeError(values.ErrPaths.Error())
 	}
 	return nil
 }

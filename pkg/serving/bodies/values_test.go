@@ -47,6 +47,7 @@ func TestValues(t *testing.T) {
 		"many values in JSON":        {"application/json", `{"b":[0` + strings.Repeat(",0", 200_000) + `]}`, tooManyValues, http.StatusRequestEntityTooLarge},
 		"many characters in JSON":    {"application/json", `{"a":"` + strings.Repeat("[", 300_000) + `","b":[0` + strings.Repeat(",0", 199_990) + `]}`, "", http.StatusOK},
 		"a patch":                    {"application/merge-patch+json", `{"b":[0` + strings.Repeat(",0", 200_000) + `]}`, tooManyValues, http.StatusRequestEntityTooLarge},
+		"long paths in YAML":         {yaml, "? " + strings.Repeat("k", 100_000) + "\n: [" + strings.Repeat("0, ", 1000) + "]\n", "limit is 67108864 bytes for the paths", http.StatusRequestEntityTooLarge},
 		"a malformed type":           {"application/apply-patch+yaml;a=1;a=2", nested, "the Content-Type header is malformed: mime: duplicate parameter name", http.StatusUnsupportedMediaType},
 		"a malformed parameter":      {"application/json-patch+json; x", "[]", "the Content-Type header is malformed", http.StatusUnsupportedMediaType},
 		"no type":                    {"", "{}", "", http.StatusOK},
