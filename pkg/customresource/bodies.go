@@ -37,12 +37,6 @@ import (
 // send protobuf and strategic merge patches, which upstream's handler of custom resources does not support.
 // They are translated here to JSON and JSON merge patches with the same Go types.
 
-// maxTranslated is the maximum size of other bodies. Empty items are 36 times as large in JSON as in protobuf, and some
-// characters 6 times. The objects decoded from them would take gigabytes.
-//
-//reference:limit request | custom resource: protobuf or strategic merge patch, as JSON | 413
-const maxTranslated = 3 << 20
-
 var (
 	jsonOfTypes     = jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, jsonserializer.SerializerOptions{})
 	protobufOfTypes = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)

@@ -1,7 +1,6 @@
 package customresource
 
 import (
-	"bytes"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,11 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	networkingv1 "k8s.io/api/networking/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
@@ -81,37 +76,6 @@ func TestDifference(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, c.want, string(got))
 	}
-}
-
-// TestTranslatedSize limits what protobuf and strategic merge patches are translated to. The characters take 6 bytes in
-// JSON.
-func TestTranslatedSize(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, serverOptions{})
-	crd := widgetCRD(map[string]apiextensionsv1.JSONSchemaProps{"ingressClassName": {Type: "string"}})
-	crd.Name, crd.Spec.Group = "ingresses.networking.k8s.io", networkingv1.GroupName
-	crd.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "ingresses", Kind: "Ingress"}
-	crd.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
-	s.CreateCRD(t, "one", crd)
-	client := s.CRDs(t, "one").ApiextensionsV1().RESTClient()
-	const path = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
-	create := func(name string, size int) error {
-		ingress := &networkingv1.Ingress{
-			TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "Ingress"}, ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: networkingv1.IngressSpec{IngressClassName: new(strings.Repeat("\x01", size))},
-		}
-		var body bytes.Buffer
-		require.NoError(t, protobufOfTypes.Encode(ingress, &body))
-		return client.Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeProtobuf).Body(body.Bytes()).Do(t.Context()).Error()
-	}
-	patch := func(size int) error {
-		body := `{"spec":{"ingressClassName":"` + strings.Repeat("<", size) + `"}}`
-		return client.Patch(types.StrategicMergePatchType).AbsPath(path, "small").Body([]byte(body)).Do(t.Context()).Error()
-	}
-	require.NoError(t, create("small", 100_000))
-	require.NoError(t, patch(100_000))
-	tooLarge(t, create("large", 600_000), "bytes as JSON, at most 3145728 allowed")
-	tooLarge(t, patch(600_000), "bytes as JSON, at most 3145728 allowed")
 }
 
 // Protobuf is for clients that accept nothing else, and for objects that the Go type can represent.

@@ -183,10 +183,6 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 		writeError(w, r, info, errNoList)
 		return
 	}
-	if r.ContentLength > maxTranslated {
-		writeError(w, r, info, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the body has %d bytes as JSON, at most %d allowed", r.ContentLength, maxTranslated)))
-		return
-	}
 	r, err := costed(r, info, used)
 	if err != nil {
 		writeError(w, r, info, err)
