@@ -293,11 +293,7 @@ func withManagers(r *http.Request, info *genericapirequest.RequestInfo, change f
 	if err != nil {
 		return r, err
 	}
-	mediaType := contentType(r)
-	if mediaType == runtime.ContentTypeCBOR {
-		return r, apierrors.NewBadRequest("objects that a webhook converts are created, and updated in a dry run, in JSON or YAML")
-	}
-	if mediaType == runtime.ContentTypeYAML {
+	if contentType(r) == runtime.ContentTypeYAML {
 		if body, err = yaml.YAMLToJSON(body); err != nil {
 			return r, apierrors.NewBadRequest(err.Error())
 		}

@@ -30,10 +30,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/dryrun"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
@@ -118,11 +116,7 @@ func coreHandler(info *genericapirequest.RequestInfo, writer *versions.CoreWrite
 	if info.Verb == "update" {
 		return handlers.UpdateResource(updated, scope, admit)
 	}
-	patches := []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)}
-	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
-		patches = append(patches, string(types.ApplyCBORPatchType))
-	}
-	return handlers.PatchResource(updated, scope, admit, patches)
+	return handlers.PatchResource(updated, scope, admit, []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.ApplyYAMLPatchType)})
 }
 
 // captureScope returns the upstream handler's scope for a resource or subresource. The handler passes it to

@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	cborserializer "k8s.io/apimachinery/pkg/runtime/serializer/cbor"
-	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -40,7 +38,7 @@ func TestListLimit(t *testing.T) {
 		require.NoError(t, err)
 		return string(out)
 	}
-	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf, runtime.ContentTypeCBOR} {
+	for _, mediaType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeYAML, runtime.ContentTypeProtobuf} {
 		for _, verb := range []string{"create", "update"} {
 			require.Equal(t, http.StatusOK, codeOf(t, verb, mediaType, encoded(mediaType, 2000)), mediaType)
 			require.Equal(t, http.StatusRequestEntityTooLarge, codeOf(t, verb, mediaType, encoded(mediaType, 2001)), mediaType)
@@ -50,7 +48,6 @@ func TestListLimit(t *testing.T) {
 	for _, mediaType := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType} {
 		require.Equal(t, http.StatusRequestEntityTooLarge, codeOf(t, "patch", string(mediaType), large), mediaType)
 	}
-	require.Equal(t, http.StatusRequestEntityTooLarge, codeOf(t, "patch", string(types.ApplyCBORPatchType), encoded(runtime.ContentTypeCBOR, 2001)))
 	require.Equal(t, http.StatusRequestEntityTooLarge, codeOf(t, "patch", string(types.JSONPatchType), "["+strings.TrimSuffix(strings.Repeat(`{"op":"remove","path":"/secrets/0"},`, 1001), ",")+"]"))
 	require.Equal(t, http.StatusOK, codeOf(t, "patch", string(types.JSONPatchType), `[{"op":"remove","path":"/secrets/0"}]`))
 }
@@ -70,11 +67,9 @@ func TestMapLimit(t *testing.T) {
 		require.NoError(t, err)
 		asYAML, err := yaml.Marshal(object(n))
 		require.NoError(t, err)
-		asCBOR, err := cbor.Marshal(object(n))
-		require.NoError(t, err)
 		for mediaType, body := range map[string][]byte{
-			runtime.ContentTypeJSON: asJSON, runtime.ContentTypeYAML: asYAML, runtime.ContentTypeCBOR: asCBOR,
-			string(types.MergePatchType): asJSON, string(types.ApplyYAMLPatchType): asYAML, string(types.ApplyCBORPatchType): asCBOR,
+			runtime.ContentTypeJSON: asJSON, runtime.ContentTypeYAML: asYAML,
+			string(types.MergePatchType): asJSON, string(types.ApplyYAMLPatchType): asYAML,
 			string(types.JSONPatchType): []byte(`[{"op":"add","path":"/spec","value":` + string(asJSON) + `}]`),
 		} {
 			verb := "update"
@@ -94,7 +89,7 @@ func TestMapLimit(t *testing.T) {
 	}
 }
 
-var codecs = serializer.NewCodecFactory(scheme.Scheme, serializer.WithSerializer(cborserializer.NewSerializerInfo))
+var codecs = serializer.NewCodecFactory(scheme.Scheme)
 
 func codeOf(t *testing.T, verb, mediaType, body string) int {
 	return codeFor(t, "serviceaccounts", verb, mediaType, body)

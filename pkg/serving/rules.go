@@ -14,7 +14,6 @@ import (
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	apisharding "k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -279,7 +278,7 @@ func writes(info *apirequest.RequestInfo) bool {
 // mayHaveLargeMaps reports whether the body must be decoded to check the size of its maps.
 func mayHaveLargeMaps(body []byte, mediaType string) bool {
 	switch mediaType {
-	case runtime.ContentTypeProtobuf, runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
+	case runtime.ContentTypeProtobuf:
 		const entry = 4 // bytes
 		return len(body) >= entry*patchcosts.MaxFields
 	default:
@@ -301,11 +300,6 @@ func WithListLimit(next http.Handler, s runtime.NegotiatedSerializer) http.Handl
 // documentIn returns the decoded body, or nil if it cannot have too many entries or cannot be decoded.
 func documentIn(body []byte, mediaType string, s runtime.NegotiatedSerializer) (document any) {
 	switch mediaType {
-	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
-		if cbor.Unmarshal(body, &document) != nil {
-			return nil
-		}
-		return document
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
 		if json.Valid(body) { // most clients apply JSON
 			break

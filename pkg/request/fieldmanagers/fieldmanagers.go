@@ -10,9 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 )
@@ -32,7 +30,7 @@ func Exceed(body []byte, mediaType string, most int) bool {
 	switch types.PatchType(mediaType) {
 	case types.JSONPatchType: // it may copy entries
 		return ofPatch(body) > most
-	case types.ApplyYAMLPatchType, types.ApplyCBORPatchType: // entries are not allowed
+	case types.ApplyYAMLPatchType: // entries are not allowed
 		return false
 	default:
 		return len(body) > most*leastEntry && ofObject(body, mediaType) > most
@@ -48,14 +46,6 @@ func ofObject(body []byte, mediaType string) int {
 			return 0
 		}
 		return len(sent.ManagedFields)
-	case runtime.ContentTypeCBOR:
-		var decoded map[string]any // it does not contain duplicate keys
-		if cbor.Unmarshal(body, &decoded) != nil {
-			return 0
-		}
-		found, _, _ := unstructured.NestedFieldNoCopy(decoded, metadata, managedFields) // nil if it does not exist
-		all, _ := found.([]any)
-		return len(all)
 	case runtime.ContentTypeYAML:
 		var err error
 		if body, err = yaml.YAMLToJSON(body); err != nil {

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,12 +46,10 @@ func TestObjects(t *testing.T) {
 		require.NoError(t, err)
 		inYAML, err := yaml.JSONToYAML(inJSON)
 		require.NoError(t, err)
-		inCBOR, err := cbor.Marshal(object)
-		require.NoError(t, err)
 		var encoded bytes.Buffer
 		require.NoError(t, inProtobuf.Encode(object, &encoded))
 		for mediaType, body := range map[string][]byte{
-			"": inJSON, runtime.ContentTypeJSON: inJSON, runtime.ContentTypeYAML: inYAML, runtime.ContentTypeCBOR: inCBOR, runtime.ContentTypeProtobuf: encoded.Bytes(),
+			"": inJSON, runtime.ContentTypeJSON: inJSON, runtime.ContentTypeYAML: inYAML, runtime.ContentTypeProtobuf: encoded.Bytes(),
 			string(types.MergePatchType): inJSON, string(types.StrategicMergePatchType): inJSON,
 		} {
 			require.Equal(t, want, Exceed(body, mediaType, most), "%d in %s", n, mediaType)

@@ -11,7 +11,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apimachinery/pkg/runtime"
-	cbor "k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -32,10 +31,6 @@ func (s *Schema) Body(body []byte, mediaType string) error {
 	switch mediaType {
 	case string(types.JSONPatchType):
 		return s.jsonPatch(body)
-	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
-		if cbor.Unmarshal(body, &object) != nil {
-			return nil //nolint:nilerr // the server rejects it
-		}
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
 		if json.Valid(body) { // most clients apply JSON, which is cheaper to examine
 			return s.Body(body, runtime.ContentTypeJSON)

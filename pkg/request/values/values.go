@@ -16,7 +16,7 @@ const (
 	// maxValues is the maximum number of values in a body, each of which needs up to 300 bytes in decoders. The largest
 	// accepted map has 50,000 entries.
 	//
-	//reference:limit request | body: values, i.e. separators in JSON and YAML, items in CBOR, fields of variable length in protobuf | 413
+	//reference:limit request | body: values, i.e. separators in JSON and YAML, fields of variable length in protobuf | 413
 	maxValues = 200_000
 	// maxMessages is the maximum number in protobuf, in which an empty value has two bytes. A container of a Pod needs
 	// 2 KB. ConfigMaps and Secrets have no large values, but large maps.
@@ -51,8 +51,6 @@ func Check(data []byte, mediaType, resource string) error {
 		if resource == "customresourcedefinitions" { // some of its strings are decoded as JSON
 			n = max(n, separators(data, false))
 		}
-	case runtime.ContentTypeCBOR, string(types.ApplyCBORPatchType):
-		n = itemsIn(data)
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
 		if !json.Valid(data) {
 			n = separators(data, true)
@@ -197,31 +195,4 @@ func varint(data []byte) (v uint64, rest []byte, ok bool) {
 		}
 	}
 	return 0, nil, false
-}
-
-// itemsIn returns the number of data items in CBOR.
-//
-// Encoding: https://www.rfc-editor.org/rfc/rfc8949#section-3
-func itemsIn(data []byte) (n int) {
-	for ; len(data) > 0; n++ {
-		kind, size := data[0]>>5, uint64(data[0]&31)
-		data = data[1:]
-		if width := 1 << (size - 24); size >= 24 && size < 28 { // of the size that follows
-			if width > len(data) {
-				return n
-			}
-			var buffer [8]byte
-			copy(buffer[8-width:], data)
-			size, data = binary.BigEndian.Uint64(buffer[:]), data[width:]
-		} else if size >= 28 { // indefinite or malformed
-			size = 0
-		}
-		if kind == 2 || kind == 3 { // strings
-			if size > uint64(len(data)) {
-				return n
-			}
-			data = data[size:]
-		}
-	}
-	return n
 }

@@ -21,11 +21,14 @@ import (
 const minYAML = 8 << 10
 
 // checkValues returns an error if a body has too many values, or too large ones in YAML. It rejects malformed content
-// types because handlers and filters interpret them differently.
+// types because handlers and filters interpret them differently, and CBOR, which is an alpha feature of Kubernetes.
 func checkValues(data []byte, contentType, resource string, largest int64) *apierrors.StatusError {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil && contentType != "" { // JSON by default
 		return request.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "the Content-Type header is malformed: "+err.Error())
+	}
+	if mediaType == runtime.ContentTypeCBOR || mediaType == string(types.ApplyCBORPatchType) { // clients then send JSON
+		return request.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "bodies in CBOR are not supported: use JSON")
 	}
 	if err := values.Check(data, mediaType, resource); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())

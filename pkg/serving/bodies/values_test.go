@@ -50,6 +50,8 @@ func TestValues(t *testing.T) {
 		"long paths in YAML":         {yaml, "? " + strings.Repeat("k", 100_000) + "\n: [" + strings.Repeat("0, ", 1000) + "]\n", "limit is 67108864 bytes for the paths", http.StatusRequestEntityTooLarge},
 		"a malformed type":           {"application/apply-patch+yaml;a=1;a=2", nested, "the Content-Type header is malformed: mime: duplicate parameter name", http.StatusUnsupportedMediaType},
 		"a malformed parameter":      {"application/json-patch+json; x", "[]", "the Content-Type header is malformed", http.StatusUnsupportedMediaType},
+		"CBOR":                       {"application/cbor", "\xa0", "bodies in CBOR are not supported", http.StatusUnsupportedMediaType},
+		"CBOR to apply":              {"application/apply-patch+cbor", "\xa0", "bodies in CBOR are not supported", http.StatusUnsupportedMediaType},
 		"no type":                    {"", "{}", "", http.StatusOK},
 		"JSON":                       {"application/json", aliases(1_000, 1_100), "", http.StatusOK},
 	} {
