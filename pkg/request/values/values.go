@@ -72,8 +72,8 @@ func Check(data []byte, mediaType, resource string) error {
 // ErrPaths is returned for documents above MaxPaths.
 var ErrPaths = fmt.Errorf("limit is %d bytes for the paths of all values: use shorter keys, or less nesting", MaxPaths)
 
-// perIndex is the length of an index in a path.
-const perIndex = len("[000]")
+// PerIndex is the length of an index in a path.
+const PerIndex = len("[000]")
 
 // Paths returns the sum of the lengths of the paths of all values in a document.
 func Paths(document any, path int) int {
@@ -85,7 +85,7 @@ func Paths(document any, path int) int {
 		}
 	case []any:
 		for i := range value {
-			n += Paths(value[i], path+perIndex)
+			n += Paths(value[i], path+PerIndex)
 		}
 	default:
 	}
@@ -110,10 +110,10 @@ func InJSON(data []byte) (n, paths int) {
 		case ':':
 			path = base + text
 		case ',':
-			path = base + perIndex
+			path = base + PerIndex
 		case '{', '[':
 			parents = append(parents, base)
-			base, path = path, path+perIndex
+			base, path = path, path+PerIndex
 		case '}', ']':
 			if last := len(parents) - 1; last >= 0 {
 				base, parents = parents[last], parents[:last]

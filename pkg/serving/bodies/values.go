@@ -54,11 +54,29 @@ func checkYAML(data []byte, largest int64) *apierrors.StatusError {
 	if (sizes{}).of(&document, largest+1) > largest {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d with the values of all YAML aliases", largest))
 	}
-	var decoded any
-	if err := document.Decode(&decoded); err == nil && values.Paths(decoded, 0) > values.MaxPaths {
+	paths := 0
+	addPaths(&paths, &document, 0)
+	if paths > values.MaxPaths {
 		return apierrors.NewRequestEntityTooLargeError(values.ErrPaths.Error())
 	}
 	return nil
+}
+
+// addPaths adds values.Paths, until it exceeds the limit, e.g. because of an alias within its node.
+func addPaths(n *int, node *yaml.Node, path int) {
+	if *n += path; *n > values.MaxPaths {
+		return
+	}
+	if node.Kind == yaml.AliasNode {
+		addPaths(n, node.Alias, path+1)
+	}
+	for i, child := range node.Content {
+		length := values.PerIndex
+		if node.Kind == yaml.MappingNode {
+			length = len(node.Content[i-i%2].Value)
+		}
+		addPaths(n, child, path+length)
+	}
 }
 
 // sizes has the sizes of the nodes that aliases refer to.
