@@ -3,6 +3,7 @@ package authn_test
 import (
 	"context"
 	"encoding/pem"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -190,11 +191,14 @@ func TestWorkspaceIssuers(t *testing.T) {
 	w.configure("team")
 	require.Empty(t, w.nameOf("team", joe), "a removed entry must take effect immediately")
 
+	large, err := os.ReadFile("../request/rsakeys/testdata/large.pem")
+	require.NoError(t, err)
 	for what, change := range map[string]func(*tenancyv1alpha1.JWTAuthenticator){
 		"at least one audience": func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.Audiences = nil },
 		"prefix":                func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.Username.Prefix = nil },
 		"compilation failed":    func(e *tenancyv1alpha1.JWTAuthenticator) { e.ClaimMappings.UID.Expression = "claims." },
 		"certificate":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = "none" },
+		"a key has 8676 bits":   func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.CertificateAuthority = string(large) },
 		"must differ":           func(e *tenancyv1alpha1.JWTAuthenticator) { e.Issuer.DiscoveryURL = e.Issuer.URL },
 		"4097 bytes of expressions": func(e *tenancyv1alpha1.JWTAuthenticator) {
 			e.ClaimMappings.UID.Expression = strings.Repeat(" ", 4097)
@@ -222,7 +226,7 @@ func TestWorkspaceIssuers(t *testing.T) {
 
 	private := newTenants(t, func(o *authn.Options) { o.Workspaces.AllowedCIDRs = nil })
 	private.configure("team", provider.entry("oidc:"))
-	_, err := private.userOf("team", joe)
+	_, err = private.userOf("team", joe)
 	require.ErrorContains(t, err, "--workspace-issuer-allowed-cidrs does not allow")
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509/pkix"
+	"os"
 	"slices"
 	"testing"
 
@@ -27,6 +28,9 @@ func TestCertificateSigningRequests(t *testing.T) {
 	certificatePEM, err := certutil.EncodeCertificates(issued)
 	require.NoError(t, err)
 
+	large, err := os.ReadFile("../request/rsakeys/testdata/large.pem")
+	require.NoError(t, err)
+
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
 		requests := client.CertificatesV1().CertificateSigningRequests()
 		request := &certificatesv1.CertificateSigningRequest{
@@ -40,6 +44,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		for name, change := range map[string]func(*certificatesv1.CertificateSigningRequestSpec){
 			"no request":     func(s *certificatesv1.CertificateSigningRequestSpec) { s.Request = certificatePEM },
 			"no usage":       func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = nil },
+			"large key":      func(s *certificatesv1.CertificateSigningRequestSpec) { s.Request = large },
 			"unknown usage":  func(s *certificatesv1.CertificateSigningRequestSpec) { s.Usages = []certificatesv1.KeyUsage{"fun"} },
 			"no signer":      func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "" },
 			"signer":         func(s *certificatesv1.CertificateSigningRequestSpec) { s.SignerName = "clients" },

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -185,4 +186,8 @@ func TestSecretTLSWarning(t *testing.T) {
 	require.Empty(t, seen.texts)
 	create("bad", []byte("x"), []byte("y"))
 	require.Equal(t, []string{"tls: failed to find any PEM data in certificate input"}, seen.texts)
+	large, err := os.ReadFile("../request/rsakeys/testdata/large.pem")
+	require.NoError(t, err)
+	create("large", large, large)
+	require.Equal(t, "a key has 8676 bits, at most 8192 allowed", seen.texts[len(seen.texts)-1])
 }

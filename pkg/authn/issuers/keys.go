@@ -2,7 +2,6 @@ package issuers
 
 import (
 	"context"
-	"crypto/rsa"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	jose "gopkg.in/go-jose/go-jose.v2"
 
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 	"github.com/shardplane/shardplane/pkg/webhooktransport"
 )
 
@@ -29,12 +29,10 @@ const (
 	minPause = time.Second
 	//reference:none
 	maxPause = time.Minute
-	// maxKeys and maxKeyBits limit the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
+	// maxKeys limits the cost of verifying a signature, and with maxKeyIDBytes the memory of an issuer.
 	//
 	//reference:limit issuer | keys | 401
 	maxKeys = 50
-	//reference:limit issuer | bits of a key | 401
-	maxKeyBits = 8192
 	//reference:none
 	maxKeyIDBytes = 256
 	// maxFetches and maxFetchesEach limit the concurrent fetches, in total and for one logical cluster.
@@ -220,8 +218,8 @@ func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
 		if json.Unmarshal(raw, &key) != nil || !key.IsPublic() || key.Use == "enc" || len(key.KeyID) > maxKeyIDBytes {
 			continue // not usable for signatures here
 		}
-		if public, ok := key.Key.(*rsa.PublicKey); ok && public.N.BitLen() > maxKeyBits {
-			return nil, fmt.Errorf("a key has %d bits, at most %d allowed", public.N.BitLen(), maxKeyBits)
+		if err := rsakeys.Check(key.Key); err != nil {
+			return nil, err
 		}
 		keys = append(keys, jose.JSONWebKey{Key: key.Key, KeyID: key.KeyID}) // without certificates
 	}

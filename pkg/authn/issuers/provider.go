@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
 	"github.com/shardplane/shardplane/pkg/request/patterns"
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 )
 
 const (
@@ -126,6 +127,10 @@ func (p *provider) build() {
 	}
 	if at := jwt.Issuer.DiscoveryURL; at == jwt.Issuer.URL {
 		p.err = errors.New("issuer.discoveryURL must differ from issuer.url")
+		return
+	}
+	if err := rsakeys.CheckBundle([]byte(jwt.Issuer.CertificateAuthority)); err != nil {
+		p.err = fmt.Errorf("issuer.certificateAuthority: %w", err)
 		return
 	}
 	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet

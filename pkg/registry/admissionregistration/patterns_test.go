@@ -1,6 +1,7 @@
 package admissionregistration
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -39,6 +40,10 @@ func TestLargePatterns(t *testing.T) {
 
 	hooks := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: []admissionregistrationv1.ValidatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
 	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(validatingWebhooks.Strategy.Validate(t.Context(), hooks)))
+	bundle, err := os.ReadFile("../../request/rsakeys/testdata/large.pem")
+	require.NoError(t, err)
+	hooks.Webhooks[0].ClientConfig.CABundle = bundle
+	require.ErrorContains(t, validatingWebhooks.Strategy.Validate(t.Context(), hooks).ToAggregate(), "clientConfig.caBundle: Invalid value: a key has 8676 bits")
 	mutatingHooks := &admissionregistrationv1.MutatingWebhookConfiguration{Webhooks: []admissionregistrationv1.MutatingWebhook{{MatchConditions: []admissionregistrationv1.MatchCondition{condition}}}}
 	require.Equal(t, []string{"webhooks[0].matchConditions[0].expression"}, tooLarge(mutatingWebhooks.Strategy.Validate(t.Context(), mutatingHooks)))
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 )
 
 const (
@@ -175,6 +176,9 @@ func validateReviewVersions(versions []string, path *field.Path) field.ErrorList
 }
 
 func validateClientConfig(config *admissionregistrationv1.WebhookClientConfig, path *field.Path) field.ErrorList {
+	if err := rsakeys.CheckBundle(config.CABundle); err != nil {
+		return field.ErrorList{field.Invalid(path.Child("caBundle"), field.OmitValueType{}, err.Error())}
+	}
 	switch {
 	case (config.URL == nil) == (config.Service == nil):
 		return field.ErrorList{field.Required(path, "exactly one of url or service is required")}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 )
 
 // Config configures the group.
@@ -282,6 +283,9 @@ func checkRequest(content []byte) error {
 	}
 	request, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
+		return err
+	}
+	if err := rsakeys.Check(request.PublicKey); err != nil {
 		return err
 	}
 	return request.CheckSignature()

@@ -19,6 +19,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/resource"
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 )
 
 const maxDataSize = corev1.MaxSecretSize
@@ -228,6 +229,9 @@ func validateSecretUpdate(_ context.Context, secret, old *corev1.Secret) field.E
 func secretWarnings(_ context.Context, secret *corev1.Secret) []string {
 	if secret.Type != corev1.SecretTypeTLS {
 		return nil
+	}
+	if err := rsakeys.CheckPrivate(secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
+		return []string{err.Error()}
 	}
 	if _, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey]); err != nil {
 		return []string{err.Error()}

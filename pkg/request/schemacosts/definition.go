@@ -1,6 +1,7 @@
 package schemacosts
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/request/patterns"
+	"github.com/shardplane/shardplane/pkg/request/rsakeys"
 )
 
 // CheckSpec returns the fields of a spec that exceed limits. Fields that already did so in old, which is nil for a
@@ -20,6 +22,11 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 	}
 	if n := len(spec.Versions); n > maxVersions && n > len(old.Versions) {
 		return field.ErrorList{field.TooMany(field.NewPath("spec", "versions"), n, maxVersions)}
+	}
+	if now := bundleOf(spec); !bytes.Equal(now, bundleOf(old)) {
+		if err := rsakeys.CheckBundle(now); err != nil {
+			return field.ErrorList{field.Invalid(field.NewPath("spec", "conversion", "webhook", "clientConfig", "caBundle"), field.OmitValueType{}, err.Error())}
+		}
 	}
 	if errs := append(checkNames(&spec.Names, &old.Names), checkValidation(spec.Versions, old.Versions)...); len(errs) > 0 {
 		return errs
@@ -44,6 +51,13 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 		c.errs = append(c.errs, c.overall)
 	}
 	return c.errs
+}
+
+func bundleOf(spec *apiextensionsv1.CustomResourceDefinitionSpec) []byte {
+	if c := spec.Conversion; c != nil && c.Webhook != nil && c.Webhook.ClientConfig != nil {
+		return c.Webhook.ClientConfig.CABundle
+	}
+	return nil
 }
 
 type checker struct {

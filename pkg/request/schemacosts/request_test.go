@@ -3,6 +3,7 @@ package schemacosts
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -312,6 +313,14 @@ func patternsOf(n int) string {
 func nested(n int) string {
 	return "{type: object, properties: {l: {type: array, items: {type: object, properties: {d: {type: array, default: [" +
 		strings.TrimSuffix(strings.Repeat("{},", n), ",") + "], items: {type: object, properties: {x: {type: string, default: '12345678901234567890'}}}}}}}}}"
+}
+
+func TestBundle(t *testing.T) {
+	large, err := os.ReadFile("../rsakeys/testdata/large.pem")
+	require.NoError(t, err)
+	bad := &apiextensionsv1.CustomResourceDefinitionSpec{Conversion: &apiextensionsv1.CustomResourceConversion{Webhook: &apiextensionsv1.WebhookConversion{ClientConfig: &apiextensionsv1.WebhookClientConfig{CABundle: large}}}}
+	require.ErrorContains(t, CheckSpec(bad, nil).ToAggregate(), "caBundle: Invalid value: a key has 8676 bits")
+	require.Empty(t, CheckSpec(bad, bad))
 }
 
 // TestColumnPaths checks that the results of a column cannot multiply.
