@@ -175,6 +175,10 @@ const (
 	//
 	//reference:limit object | APIConversion: size of the expressions | 422
 	maxExpressionBytes = 64 << 10
+	// maxFieldBytes limits a path, because the parents of destinations are compared.
+	//
+	//reference:limit object | APIConversion: length of a field, destination or preserved field | 422
+	maxFieldBytes = 1 << 10
 )
 
 // ValidateConversion validates an APIConversion, without the schema to which it applies.
@@ -233,8 +237,12 @@ func validateRules(c *apisv1alpha1.APIVersionConversion, path *field.Path) field
 	for i := range c.Rules {
 		rule, path := &c.Rules[i], path.Child("rules").Index(i)
 		errs = append(errs, validateFieldPath(rule.Field, path.Child("field"))...)
-		errs = append(errs, validateDestination(rule.Destination, path.Child("destination"))...)
+		invalid := validateDestination(rule.Destination, path.Child("destination"))
+		errs = append(errs, invalid...)
 		errs = append(errs, validateExpression(rule.Transformation, path.Child("transformation"))...)
+		if len(invalid) > 0 {
+			continue
+		}
 		if other := fields.add(FieldPath(rule.Destination), rule.Destination); other != "" {
 			errs = append(errs, field.Invalid(path.Child("destination"), rule.Destination, "must not equal, contain or be contained in the destination of another rule: "+other))
 		}
@@ -257,16 +265,22 @@ func (d *destinations) add(names []string, destination string) (other string) {
 	if other := d.above[key]; other != "" {
 		return other
 	}
-	for i := range names {
-		if other := d.fields[strings.Join(names[:i+1], ".")]; other != "" {
+	for parent, more := key, true; more; parent, more = parentOf(parent) {
+		if other := d.fields[parent]; other != "" {
 			return other
 		}
 	}
 	d.fields[key] = destination
-	for i := range names {
-		d.above[strings.Join(names[:i], ".")] = destination
+	for parent, more := parentOf(key); more; parent, more = parentOf(parent) {
+		d.above[parent] = destination
 	}
 	return ""
+}
+
+// parentOf returns the parent of a field. It shares its memory.
+func parentOf(key string) (parent string, ok bool) {
+	at := strings.LastIndexByte(key, '.')
+	return key[:max(at, 0)], at > 0
 }
 
 var expressions = sync.OnceValues(func() (*cel.Env, error) {
@@ -302,6 +316,9 @@ func FieldPath(path string) []string {
 }
 
 func validateFieldPath(value string, path *field.Path) field.ErrorList {
+	if len(value) > maxFieldBytes {
+		return field.ErrorList{field.TooLong(path, field.OmitValueType{}, maxFieldBytes)}
+	}
 	if FieldPath(value) == nil {
 		return field.ErrorList{field.Invalid(path, value, "must be the JSONPath of a field from the root of the object, of names and dots only, such as .spec.name.first")}
 	}

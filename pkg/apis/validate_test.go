@@ -187,6 +187,8 @@ func TestInvalid(t *testing.T) {
 		{with(conversion, "rules: [], preserve: [a"+strings.Repeat(",a", apis.MaxItems)+"]"), "spec.conversions", "1000"},
 		{with(conversion, "rules: [{field: .spec, destination: '.spec['}]"), "spec.conversions[0].rules[0].destination", "JSONPath"},
 		{with(conversion, "rules: [{field: .a, destination: .b, transformation: 'self +'}]"), "spec.conversions[0].rules[0].transformation", "CEL"},
+		{with(conversion, "rules: [{field: .a, destination: .a"+strings.Repeat(".a", 512)+"}]"), "spec.conversions[0].rules[0].destination", "1024 bytes"},
+		{with(conversion, "rules: [{field: .a"+strings.Repeat(".a", 512)+", destination: .a}]"), "spec.conversions[0].rules[0].field", "1024 bytes"},
 		{with(conversion, "rules: [], preserve: ['.']"), "spec.conversions[0].preserve[0]", "JSONPath"},
 		// Schemas.
 		{schemaOf("widgets", "example.org", version), "metadata.name", "<prefix>.<plural>.<group>"},
