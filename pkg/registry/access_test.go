@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,6 +119,10 @@ func TestReviews(t *testing.T) {
 			ObjectMeta: named("x"), Spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: resource},
 		}, metav1.CreateOptions{})
 		require.ErrorContains(t, err, "must be empty")
+		_, err = client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
+			Spec: authenticationv1.TokenReviewSpec{Token: "x", Audiences: make([]string, 101)},
+		}, metav1.CreateOptions{})
+		require.ErrorContains(t, err, "at most 100 allowed")
 
 		self, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: resource},

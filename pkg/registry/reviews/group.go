@@ -30,6 +30,11 @@ import (
 // defaultTokenLifetime is the default expiration of TokenRequests, in seconds.
 const defaultTokenLifetime = int64(60 * 60)
 
+// maxAudiences limits the audiences that are compared with each of the token's audiences.
+//
+//reference:limit object | TokenReview: audiences | 400
+const maxAudiences = 100
+
 type tokens struct {
 	authenticator authenticator.Token
 	audiences     authenticator.Audiences
@@ -69,6 +74,9 @@ func (t tokens) review(ctx context.Context, review *authenticationv1.TokenReview
 	}
 	if review.Spec.Token == "" {
 		return nil, apierrors.NewBadRequest("token is required for TokenReview in authentication")
+	}
+	if n := len(review.Spec.Audiences); n > maxAudiences {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("spec.audiences has %d entries, at most %d allowed", n, maxAudiences))
 	}
 	if t.authenticator == nil {
 		return review, nil
