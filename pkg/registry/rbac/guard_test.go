@@ -134,4 +134,6 @@ func TestGuardIsBounded(t *testing.T) {
 	require.ErrorContains(t, check(nil, huge), "too many rules to compare")
 	require.NoError(t, check(everything, huge))
 	require.ErrorContains(t, check(everything[:1], rbacv1.PolicyRule{Verbs: many, NonResourceURLs: many}), "too many rules to compare")
+	own := []rbacv1.PolicyRule{{Verbs: many, NonResourceURLs: many[:1]}}
+	require.ErrorContains(t, check(own, rbacv1.PolicyRule{Verbs: many[:2000], APIGroups: many[:1], Resources: many[:2]}), "too many rules to compare")
 }
