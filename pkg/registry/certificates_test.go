@@ -57,6 +57,10 @@ func TestCertificateSigningRequests(t *testing.T) {
 			_, err := requests.Create(t.Context(), bad, metav1.CreateOptions{})
 			require.True(t, apierrors.IsInvalid(err), "%s: %v", name, err)
 		}
+		many := request.DeepCopy()
+		many.Spec.Usages = slices.Repeat([]certificatesv1.KeyUsage{"fun"}, 24)
+		_, err := requests.Create(t.Context(), many, metav1.CreateOptions{})
+		require.ErrorContains(t, err, "must have at most 23 items")
 		created, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "tester", created.Spec.Username)

@@ -260,6 +260,9 @@ func validateNew(request *csr) field.ErrorList {
 	if len(request.Spec.Usages) == 0 {
 		errs = append(errs, field.Required(spec.Child("usages"), ""))
 	}
+	if n := len(request.Spec.Usages); n > len(usages) { // some are duplicates or unknown
+		return append(errs, field.TooMany(spec.Child("usages"), n, len(usages)))
+	}
 	seen := validate.Seen[certificatesv1.KeyUsage]{}
 	for i, usage := range request.Spec.Usages {
 		path := spec.Child("usages").Index(i)
