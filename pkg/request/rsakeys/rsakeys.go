@@ -54,7 +54,8 @@ func CheckBundle(content []byte) error {
 	return nil
 }
 
-// CheckPrivate checks all private keys in PEM blocks. Parsers calculate powers modulo the first prime.
+// CheckPrivate checks all private keys in PEM blocks. Parsers calculate powers modulo the first prime, even if it is
+// larger than the modulus. At 4096 bits this takes 0.3 s.
 func CheckPrivate(content []byte) error {
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
 		var wrapped struct {
@@ -70,7 +71,7 @@ func CheckPrivate(content []byte) error {
 			Version int
 			N       *big.Int
 			E       int
-			D, P, Q *big.Int
+			D, P    *big.Int
 		}
 		if _, err := asn1.Unmarshal(der, &key); err != nil {
 			continue // not an RSA key
@@ -78,7 +79,7 @@ func CheckPrivate(content []byte) error {
 		if len(der) > maxPrivateBytes {
 			return fmt.Errorf("a private key has %d bytes, at most %d allowed", len(der), maxPrivateBytes)
 		}
-		if err := check(key.N, key.D, key.P, key.Q); err != nil {
+		if err := check(key.N, new(big.Int).Mul(key.P, key.P)); err != nil {
 			return err
 		}
 	}
