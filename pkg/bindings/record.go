@@ -29,6 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
@@ -330,7 +331,7 @@ func claimsIn(status *apisv1alpha2.APIBindingStatus) []claim {
 			requested:  applied.PermissionClaim,
 		}
 		if !applied.Selector.MatchAll {
-			selector, err := metav1.LabelSelectorAsSelector(&applied.Selector.LabelSelector)
+			selector, err := request.LabelSelector(&applied.Selector.LabelSelector)
 			if err != nil || selector.Empty() {
 				continue // rejected by admission
 			}

@@ -31,6 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
+	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
 // A custom resource may have a Kubernetes kind, such as Deployment. Clients have Go types for these kinds, and
@@ -58,6 +59,9 @@ func jsonOf(r *http.Request) ([]byte, error) {
 	_, body, err := buffered(r)
 	if err != nil {
 		return nil, err
+	}
+	if err := values.CheckQuantities(body, runtime.ContentTypeProtobuf); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	obj, _, err := protobufOfTypes.Decode(body, nil, nil)
 	if err != nil {
@@ -110,10 +114,13 @@ func inProtobuf(w http.ResponseWriter, r *http.Request, info *genericapirequest.
 	jsonRequest.Header.Del("Accept-Encoding")
 	response := documents.NewResponse()
 	next(response, jsonRequest, info)
-	obj, _, err := jsonOfTypes.Decode(response.Body.Bytes(), nil, nil)
 	var out bytes.Buffer
+	err := values.CheckQuantities(response.Body.Bytes(), runtime.ContentTypeJSON)
 	if err == nil {
-		err = protobufOfTypes.Encode(obj, &out)
+		var obj runtime.Object
+		if obj, _, err = jsonOfTypes.Decode(response.Body.Bytes(), nil, nil); err == nil {
+			err = protobufOfTypes.Encode(obj, &out)
+		}
 	}
 	if err != nil { // the types of fields differ in the definition
 		writeError(w, jsonRequest, info, negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,6 +106,7 @@ func TestReviews(t *testing.T) {
 			"both":      {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: resource, NonResourceAttributes: path}, want: `spec.nonResourceAttributes: Invalid value: {"path":"/","verb":"get"}: cannot be specified in combination with resourceAttributes`},
 			"neither":   {spec: authorizationv1.SubjectAccessReviewSpec{User: "u"}, want: `spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified`},
 			"no user":   {spec: authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: resource}, want: `spec.user: Invalid value: "": at least one of user or group must be specified`},
+			"large":     {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: &authorizationv1.ResourceAttributes{LabelSelector: &authorizationv1.LabelSelectorAttributes{RawSelector: strings.Repeat("a,", 8193)}}}, want: "spec.resourceAttributes.labelSelector.rawSelector: Too long: may not be more than 16384 bytes"},
 			"selectors": {spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: selector}, want: `spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: "a=b": may not specified at the same time as requirements`},
 		} {
 			t.Run(name, func(t *testing.T) {

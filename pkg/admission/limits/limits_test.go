@@ -227,6 +227,7 @@ func TestLimits(t *testing.T) {
 		"administrator of another logical cluster, etcd nearly full": {full: true, as: elsewhere, resource: configMaps, obj: configMapOf(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"administrator, etcd nearly full":                            {full: true, as: master, resource: configMaps, obj: configMapOf(1)},
 		"annotation that is not a number":                            {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxObjectsAnnotation: "many"}), want: `is "many", but must be an integer`},
+		"annotation that is a large quantity":                        {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "1e1000"}), want: `is "1e1000", but must be a quantity`},
 		"annotation that is not a quantity":                          {resource: clusters, as: theAPI, obj: ready(map[string]string{tenancy.MaxBytesAnnotation: "much"}), want: `is "much", but must be a quantity`},
 		"type too large":                                             {resource: types, as: theAPI, obj: custom(65 << 10), want: "at most 65536 allowed", code: http.StatusRequestEntityTooLarge},
 		"shrinking type above the limit":                             {resource: types, obj: custom(65 << 10), old: custom(66 << 10)},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Informers of all logical clusters. Shards replicate cluster roles and their bindings.
@@ -281,7 +282,7 @@ func newClusterRole(obj *rbacv1.ClusterRole) *role {
 		return r
 	}
 	for i := range obj.AggregationRule.ClusterRoleSelectors {
-		selector, err := metav1.LabelSelectorAsSelector(&obj.AggregationRule.ClusterRoleSelectors[i])
+		selector, err := request.LabelSelector(&obj.AggregationRule.ClusterRoleSelectors[i])
 		if err == nil && !selector.Empty() {
 			r.aggregates = append(r.aggregates, selector)
 		}

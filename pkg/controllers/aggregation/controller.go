@@ -18,13 +18,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Name is the name of the controller.
@@ -151,7 +151,7 @@ func aggregate(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.Clus
 func selectedBy(ctx context.Context, role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]*rbacv1.ClusterRole, error) {
 	var selectors []labels.Selector
 	for i := range role.AggregationRule.ClusterRoleSelectors {
-		if selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i]); err == nil {
+		if selector, err := request.LabelSelector(&role.AggregationRule.ClusterRoleSelectors[i]); err == nil {
 			selectors = append(selectors, selector)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 func (c *controller) serve(ctx context.Context, object *cachev1alpha1.CachedResource) (served Served, valid bool, err error) {
@@ -59,7 +60,7 @@ func (c *controller) publication(object *cachev1alpha1.CachedResource, served Se
 	selector := labels.Everything()
 	if object.Spec.LabelSelector != nil {
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(object.Spec.LabelSelector); err != nil {
+		if selector, err = request.LabelSelector(object.Spec.LabelSelector); err != nil {
 			return nil, err
 		}
 	}

@@ -27,7 +27,6 @@ import (
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
@@ -37,6 +36,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/replicas"
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy/exportuses"
 )
 
@@ -395,7 +395,7 @@ func selectorOf(slice Slice, name string, partition *topologyv1alpha1.Partition)
 		return invalid("The Partition %s does not exist: create it, or remove it from spec.partition", name)
 	case partition.Spec.Selector != nil:
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(partition.Spec.Selector); err != nil {
+		if selector, err = request.LabelSelector(partition.Spec.Selector); err != nil {
 			return invalid("The selector of the Partition %s is invalid: %v", name, err)
 		}
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/reconcile"
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Name is the name of the controller.
@@ -139,7 +140,7 @@ func partitionsOf(set *topologyv1alpha1.PartitionSet, shards []*corev1alpha1.Sha
 	selector := labels.Everything()
 	if set.Spec.ShardSelector != nil {
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(set.Spec.ShardSelector); err != nil {
+		if selector, err = request.LabelSelector(set.Spec.ShardSelector); err != nil {
 			return nil, err
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/shardload"
 )
@@ -42,7 +42,7 @@ func chooseShard(ws *tenancyv1alpha1.Workspace, cluster logicalcluster.Name, sha
 	selector := labels.Everything()
 	if ws.Spec.Location != nil && ws.Spec.Location.Selector != nil {
 		var err error
-		if selector, err = metav1.LabelSelectorAsSelector(ws.Spec.Location.Selector); err != nil {
+		if selector, err = request.LabelSelector(ws.Spec.Location.Selector); err != nil {
 			return nil, problemf(tenancyv1alpha1.WorkspaceReasonUnschedulable, "spec.location.selector is invalid: %v", err)
 		}
 	}

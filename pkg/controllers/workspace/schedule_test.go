@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,7 @@ func TestChooseShard(t *testing.T) {
 		"all nearly full":         {ws: anywhere, shards: []*corev1alpha1.Shard{shard("a", workspaces(99, 100)), shard("b", workspaces(100, 100))}, want: "a"},
 		"not a silent shard":      {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b")}, want: "b"},
 		"only a silent shard":     {ws: anywhere, shards: []*corev1alpha1.Shard{shard("silent"), shard("b", unready)}, want: "silent"},
+		"large key":               {ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: strings.Repeat("a", 318), Operator: "Exists"}}}), shards: []*corev1alpha1.Shard{shard("a")}, problem: "a key of more than 317 bytes"},
 		"invalid selector": {
 			ws: selecting(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}), shards: []*corev1alpha1.Shard{shard("a")},
 			problem: "spec.location.selector is invalid",

@@ -310,7 +310,7 @@ func labelRequirements(selector *authorizationv1.LabelSelectorAttributes) (label
 	var requirements labels.Requirements
 	var errs []error
 	for _, r := range selector.Requirements {
-		parsed, err := metav1.LabelSelectorAsSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{r}})
+		parsed, err := request.LabelSelector(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{r}})
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -361,12 +361,17 @@ func validateAttributes(resource *authorizationv1.ResourceAttributes, path *auth
 	return errs
 }
 
+//reference:limit request | access review: length of a `rawSelector` | 422
+const maxRawSelector = 16 << 10
+
 func validateSelector(raw string, requirements int, at *field.Path) field.ErrorList {
 	switch {
 	case raw != "" && requirements > 0:
 		return field.ErrorList{field.Invalid(at.Child("rawSelector"), raw, "may not specified at the same time as requirements")}
 	case raw == "" && requirements == 0:
 		return field.ErrorList{field.Required(at.Child("requirements"), "when "+at.String()+" is specified, requirements or rawSelector is required")}
+	case len(raw) > maxRawSelector:
+		return field.ErrorList{field.TooLong(at.Child("rawSelector"), "", maxRawSelector)}
 	default:
 		return nil
 	}

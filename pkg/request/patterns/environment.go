@@ -16,8 +16,11 @@ import (
 	"github.com/google/cel-go/interpreter"
 	"k8s.io/apimachinery/pkg/util/version"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/utils/lru"
+
+	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
 const (
@@ -92,20 +95,36 @@ func constantCall(call interpreter.InterpretableCall, pattern string) (interpret
 	}), nil
 }
 
-// compilingCall replaces a call with a pattern that is not constant.
+// compilingCall replaces a call with a pattern that is not constant, or that parses a quantity.
 func compilingCall(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	call, ok := i.(interpreter.InterpretableCall)
 	if !ok {
 		return i, nil
 	}
-	f, ok := functions[call.OverloadID()]
+	overload := call.OverloadID()
+	if overload == "is_quantity_string" || overload == "string_to_quantity" {
+		return interpreter.NewCall(call.ID(), call.Function(), overload, call.Args(), func(args ...ref.Val) ref.Val {
+			text, isText := stringAt(args, 0)
+			quantity, err := values.ParseQuantity(text)
+			switch {
+			case !isText:
+				return types.NoSuchOverloadErr()
+			case overload == "is_quantity_string":
+				return types.Bool(err == nil)
+			case err != nil:
+				return types.WrapErr(err)
+			}
+			return apiservercel.Quantity{Quantity: &quantity}
+		}), nil
+	}
+	f, ok := functions[overload]
 	if !ok {
 		return i, nil
 	}
 	if _, isConstant := call.Args()[1].(interpreter.InterpretableConst); isConstant {
 		return i, nil
 	}
-	return interpreter.NewCall(call.ID(), call.Function(), compiled+call.OverloadID(), call.Args(), func(args ...ref.Val) ref.Val {
+	return interpreter.NewCall(call.ID(), call.Function(), compiled+overload, call.Args(), func(args ...ref.Val) ref.Val {
 		text, isText := stringAt(args, 0)
 		pattern, isPattern := stringAt(args, 1)
 		if !isText || !isPattern {

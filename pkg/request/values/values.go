@@ -1,5 +1,5 @@
 // Package values limits the number of values in encoded objects, because decoders need hundreds of bytes for a value of
-// two bytes.
+// two bytes. It also limits quantities.
 package values
 
 import (
@@ -7,9 +7,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"regexp"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -33,6 +36,10 @@ const (
 	//reference:limit request | body: lengths of the paths of all values, together | 413
 	//reference:limit object | custom resource: lengths of the paths of all values, together | 413
 	MaxPaths = 64 << 20
+	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits | 400
+	maxDigits = 100
+	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits of the exponent | 400
+	maxExponent = 3
 )
 
 // Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
@@ -47,7 +54,7 @@ func Check(data []byte, mediaType, resource string) error {
 		if resource != "configmaps" && resource != "secrets" {
 			most = maxMessages
 		}
-		n = fieldsIn(data, most)
+		n = fieldsIn(data, most, func([]byte) {})
 		if resource == "customresourcedefinitions" { // some of its strings are decoded as JSON
 			n = max(n, separators(data, false))
 		}
@@ -145,9 +152,9 @@ func separators(data []byte, blocks bool) (n int) {
 }
 
 // fieldsIn returns the maximum number of values of variable length in an object encoded as protobuf, or most+1 if there
-// are more or they are nested too deeply.
-func fieldsIn(data []byte, most int) (n int) {
-	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most, 0)
+// are more or they are nested too deeply. It calls visit for each.
+func fieldsIn(data []byte, most int, visit func([]byte)) (n int) {
+	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most, 0, visit)
 	return n
 }
 
@@ -155,7 +162,7 @@ func fieldsIn(data []byte, most int) (n int) {
 // the values before an error, so it counts them, too.
 //
 // Encoding: https://protobuf.dev/programming-guides/encoding
-func addFields(n *int, data []byte, most, depth int) {
+func addFields(n *int, data []byte, most, depth int, visit func([]byte)) {
 	if depth > maxDepth {
 		*n = most + 1
 	}
@@ -174,7 +181,8 @@ func addFields(n *int, data []byte, most, depth int) {
 			size, rest, ok = varint(rest)
 			if ok = ok && size <= uint64(len(rest)); ok {
 				*n++
-				addFields(n, rest[:size], most, depth+1)
+				visit(rest[:size])
+				addFields(n, rest[:size], most, depth+1, visit)
 			}
 		case 5: // 32 bits
 			size = 4
@@ -195,4 +203,38 @@ func varint(data []byte) (v uint64, rest []byte, ok bool) {
 		}
 	}
 	return 0, nil, false
+}
+
+// large matches quantities that are expensive to parse or compare. For example, 1e-100000000 takes 100 s.
+var large = regexp.MustCompile(fmt.Sprintf(`^[+-]?([0-9.]{%d}|[0-9.]+[eE][+-]?[0-9]{%d,}$)`, maxDigits+1, maxExponent+1))
+
+// ParseQuantity is resource.ParseQuantity for quantities of tenants.
+func ParseQuantity(text string) (resource.Quantity, error) {
+	if large.MatchString(text) {
+		return resource.Quantity{}, fmt.Errorf("the quantity %.20q has more than %d digits, or %d in its exponent", text, maxDigits, maxExponent)
+	}
+	return resource.ParseQuantity(text)
+}
+
+// CheckQuantities returns an error if an object or patch that passes Check contains a large quantity. It checks all
+// texts, because a patch may copy them.
+func CheckQuantities(data []byte, mediaType string) (err error) {
+	check := func(text []byte) {
+		if err == nil && large.Match(text) {
+			_, err = ParseQuantity(string(text))
+		}
+	}
+	switch mediaType {
+	case runtime.ContentTypeProtobuf:
+		fieldsIn(data, maxValues, check)
+		return err
+	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
+		data, err = yaml.YAMLToJSON(data)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data)) // it returns repeated fields, too
+	decoder.UseNumber()
+	for token, end := decoder.Token(); err == nil && end == nil; token, end = decoder.Token() {
+		check(bytes.TrimSpace(fmt.Append(nil, token)))
+	}
+	return err
 }

@@ -20,8 +20,9 @@ import (
 // minYAML is the minimum size of YAML whose paths are checked: the sum is less than the square of the size.
 const minYAML = 8 << 10
 
-// checkValues returns an error if a body has too many values, or too large ones in YAML. It rejects malformed content
-// types because handlers and filters interpret them differently, and CBOR, which is an alpha feature of Kubernetes.
+// checkValues returns an error if a body has too many values, too large ones in YAML, or large quantities. It rejects
+// malformed content types because handlers and filters interpret them differently, and CBOR, which is an alpha feature
+// of Kubernetes.
 func checkValues(data []byte, contentType, resource string, largest int64) *apierrors.StatusError {
 	mediaType, _, err := mime.ParseMediaType(contentType)
 	if err != nil && contentType != "" { // JSON by default
@@ -34,7 +35,14 @@ func checkValues(data []byte, contentType, resource string, largest int64) *apie
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	if mediaType == runtime.ContentTypeYAML || mediaType == string(types.ApplyYAMLPatchType) {
-		return checkYAML(data, largest)
+		if err := checkYAML(data, largest); err != nil {
+			return err
+		}
+	}
+	if resource == "resourcequotas" || resource == "limitranges" {
+		if err := values.CheckQuantities(data, mediaType); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
 	}
 	return nil
 }
