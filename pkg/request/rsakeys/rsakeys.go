@@ -16,8 +16,8 @@ const (
 	// maxBits limits a modulus, as crypto/tls does.
 	//
 	//reference:limit issuer | bits of a key | 401
-	//reference:limit object | `caBundle`, `certificateAuthority`, CertificateSigningRequest: bits of an RSA key | 422; 401
-	//reference:limit object | Secret: bits of an RSA key | a warning
+	//reference:limit object =8,192 | `caBundle`, `certificateAuthority`, CertificateSigningRequest: bits of an RSA key | 422; 401
+	//reference:limit object =8,192 | Secret: bits of an RSA key | a warning
 	maxBits = 8192
 	// maxPrivateBytes limits a private key, which may have any number of primes.
 	//

@@ -34,7 +34,7 @@ const (
 	// key of 2 MB above 3,000 unknown fields needs 6 GB. Definitions of 1 MB have about 15 MB.
 	//
 	//reference:limit request | body: lengths of the paths of all values, together | 413
-	//reference:limit object | custom resource: lengths of the paths of all values, together | 413
+	//reference:limit object =64 MiB | custom resource: lengths of the paths of all values, together | 413
 	MaxPaths = 64 << 20
 	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits | 400
 	maxDigits = 100
