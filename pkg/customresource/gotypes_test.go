@@ -90,12 +90,12 @@ func TestProtobufResponses(t *testing.T) {
 		r.Header.Set("Accept", accept)
 		require.Equal(t, want, wantsProtobuf(r), accept)
 	}
-	_, err := jsonOf(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("k8s\x00\x12\x06"+"1e1000")))
-	require.ErrorContains(t, err, "in its exponent")
+	_, err := jsonOf(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("k8s\x00\x12\x08"+"1e100001")))
+	require.ErrorContains(t, err, "exponents of more than")
 	for object, code := range map[string]int{
-		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":1}}`:                 http.StatusCreated,
-		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":"some"}}`:            http.StatusNotAcceptable,
-		`{"apiVersion":"v1","kind":"LimitRange","spec":{"limits":[{"max":{"a":"1e1000"}}]}}`: http.StatusNotAcceptable,
+		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":1}}`:                   http.StatusCreated,
+		`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":"some"}}`:              http.StatusNotAcceptable,
+		`{"apiVersion":"v1","kind":"LimitRange","spec":{"limits":[{"max":{"a":"1e100001"}}]}}`: http.StatusNotAcceptable,
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
 		r.Header.Set("Accept", runtime.ContentTypeProtobuf)

@@ -111,7 +111,7 @@ func newHostile(t *testing.T) *hostile {
 		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"allowed":true,"PATCH":"","patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(patch)))
 	})
 	mux.HandleFunc("/quantity", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","response":{"patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(`[{"value":"1e1000"}]`)))
+		_, _ = fmt.Fprintf(w, `{"kind":"AdmissionReview","response":{"patch":%q}}`, base64.StdEncoding.EncodeToString([]byte(`[{"value":"1e100001"}]`)))
 	})
 	mux.HandleFunc("/text", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a: *"+secret) })
 	for path, text := range map[string]string{"/closes": "", "/garbage": "220 " + secret + " ESMTP\r\n"} {

@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,8 +40,10 @@ const (
 	MaxPaths = 64 << 20
 	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits | 400
 	maxDigits = 100
-	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits of the exponent | 400
-	maxExponent = 3
+	//reference:limit request | quantities, or similar texts, in a ResourceQuota, LimitRange, protobuf or patch of a webhook: sum of the exponents | 400
+	maxExponents = 100_000
+	//reference:limit request | quantity in CEL: exponent | the expression fails
+	maxExponent = 999
 )
 
 // Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
@@ -205,23 +209,37 @@ func varint(data []byte) (v uint64, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// large matches quantities that are expensive to parse or compare. For example, 1e-100000000 takes 100 s.
-var large = regexp.MustCompile(fmt.Sprintf(`^[+-]?([0-9.]{%d}|[0-9.]+[eE][+-]?[0-9]{%d,}$)`, maxDigits+1, maxExponent+1))
+var number = regexp.MustCompile(`^[+-]?([0-9.]+)(?:[eE][+-]?([0-9]+)$)?`)
+
+// exponentOf returns the exponent of a quantity, or a large number if it has too many digits. Other texts have none.
+// Parsers and comparisons compute 10^exponent: 1e-100000000 takes 100 s.
+func exponentOf(text []byte) int {
+	parts := number.FindSubmatch(text)
+	if parts == nil {
+		return 0
+	}
+	exponent, err := strconv.Atoi("0" + string(parts[2]))
+	if err != nil || len(parts[1]) > maxDigits {
+		return math.MaxInt32
+	}
+	return exponent
+}
 
 // ParseQuantity is resource.ParseQuantity for quantities of tenants.
 func ParseQuantity(text string) (resource.Quantity, error) {
-	if large.MatchString(text) {
-		return resource.Quantity{}, fmt.Errorf("the quantity %.20q has more than %d digits, or %d in its exponent", text, maxDigits, maxExponent)
+	if exponentOf([]byte(text)) > maxExponent {
+		return resource.Quantity{}, fmt.Errorf("the quantity %.20q has more than %d digits, or an exponent of more than %d", text, maxDigits, maxExponent)
 	}
 	return resource.ParseQuantity(text)
 }
 
-// CheckQuantities returns an error if an object or patch that passes Check contains a large quantity. It checks all
-// texts, because a patch may copy them.
+// CheckQuantities returns an error if an object or patch that passes Check contains expensive quantities. It checks all
+// texts, because a patch may copy them. A text may look like one, e.g. an abbreviated commit such as 12e4567.
 func CheckQuantities(data []byte, mediaType string) (err error) {
+	sum := 0
 	check := func(text []byte) {
-		if err == nil && large.Match(text) {
-			_, err = ParseQuantity(string(text))
+		if sum += exponentOf(text); sum > maxExponents && err == nil {
+			err = fmt.Errorf("%.20q and other quantities have exponents of more than %d together, or more than %d digits", text, maxExponents, maxDigits)
 		}
 	}
 	switch mediaType {

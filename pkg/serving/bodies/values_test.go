@@ -78,12 +78,12 @@ func TestValues(t *testing.T) {
 func TestQuantities(t *testing.T) {
 	t.Parallel()
 	for body, mediaType := range map[string]string{
-		`{"a":"1e1000","a":"1"}`: "application/json", `{"a":1E1000}`: "", `[" 1\u0065-1000 "]`: "application/json-patch+json", `"` + strings.Repeat("1", 101) + `"`: "",
-		"\"1\\x65\\\n  1000\"": "application/apply-patch+yaml", "k8s\x00\x0a\x06" + "1e1000": "application/vnd.kubernetes.protobuf",
+		`{"a":"1e100001","a":"1"}`: "application/json", `[1E60000,"1e60000"]`: "", `[" 1\u0065-100001 "]`: "application/json-patch+json", `"` + strings.Repeat("1", 101) + `"`: "",
+		"\"1\\x65\\\n  100001\"": "application/apply-patch+yaml", "k8s\x00\x0a\x08" + "1e100001": "application/vnd.kubernetes.protobuf",
 	} {
-		require.ErrorContains(t, checkValues([]byte(body), mediaType, "resourcequotas", largest), "in its exponent", body)
-		require.ErrorContains(t, checkValues([]byte(body), mediaType, "limitranges", largest), "in its exponent", body)
+		require.ErrorContains(t, checkValues([]byte(body), mediaType, "resourcequotas", largest), "exponents of more than 100000 together", body)
+		require.ErrorContains(t, checkValues([]byte(body), mediaType, "limitranges", largest), "exponents of more than 100000 together", body)
 		require.Nil(t, checkValues([]byte(body), mediaType, "configmaps", largest), body)
 	}
-	require.Nil(t, checkValues([]byte(`{"uid":"9e123456-0000","hard":{"pods":"1e999"}}`), "application/json", "resourcequotas", largest))
+	require.Nil(t, checkValues([]byte(`{"uid":"9e123456-0000","hard":{"pods":"1e999"},"l":["12e4567"]}`), "application/json", "resourcequotas", largest))
 }
