@@ -136,7 +136,7 @@ func (of *replayed) replay(t *testing.T, e *kit.Env, names *strings.Replacer, wh
 		var text []byte
 		require.Eventually(t, func() bool {
 			code, text = kit.Do(t, config, request)
-			return code == of.Want || code != http.StatusForbidden && code != http.StatusServiceUnavailable // not yet authorized, or overloaded
+			return code == of.Want || code != http.StatusForbidden && code != http.StatusServiceUnavailable && code != http.StatusTooManyRequests // clients repeat them
 		}, kit.Timeout, 10*time.Millisecond, "%s: the response did not become %d", what, of.Want)
 		require.Equal(t, of.Want, code, "%s: %s", what, text)
 		response = nil
