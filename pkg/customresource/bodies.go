@@ -31,7 +31,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/customresource/versions"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/fieldmanagers"
-	"github.com/shardplane/shardplane/pkg/request/values"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 )
 
 // A custom resource may have a Kubernetes kind, such as Deployment. Clients have Go types for these kinds, and
@@ -60,7 +60,7 @@ func jsonOf(r *http.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := values.CheckQuantities(body, runtime.ContentTypeProtobuf); err != nil {
+	if err := quantities.Check(body, runtime.ContentTypeProtobuf); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	obj, _, err := protobufOfTypes.Decode(body, nil, nil)
@@ -115,7 +115,7 @@ func inProtobuf(w http.ResponseWriter, r *http.Request, info *genericapirequest.
 	response := documents.NewResponse()
 	next(response, jsonRequest, info)
 	var out bytes.Buffer
-	err := values.CheckQuantities(response.Body.Bytes(), runtime.ContentTypeJSON)
+	err := quantities.Check(response.Body.Bytes(), runtime.ContentTypeJSON)
 	if err == nil {
 		var obj runtime.Object
 		if obj, _, err = jsonOfTypes.Decode(response.Body.Bytes(), nil, nil); err == nil {

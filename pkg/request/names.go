@@ -9,17 +9,14 @@
 //	/services/admin/…                               resources of the installation, on any shard
 //
 // Package identity determines the identities of a user in a logical cluster. Package hashrange defines shard ranges,
-// which shardselector parses. Packages fieldmanagers, patterns, schemacosts, patchcosts, values and rsakeys limit the
-// cost of requests.
+// which shardselector parses. Packages fieldmanagers, patterns, schemacosts, patchcosts, values, quantities and rsakeys
+// limit the cost of requests.
 package request
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 const (
@@ -140,25 +137,6 @@ func ValidPath(path logicalcluster.Path) bool {
 //
 //reference:limit object | all objects: `metadata.managedFields` | 403; 400 in a request
 const MaxFieldManagers = 128
-
-const (
-	//reference:limit object | label selector, also of an access review: length of a key in `matchExpressions` | the selector is invalid
-	maxKey = 253 + 1 + 63 // prefix/name
-	//reference:limit object | label selector, also of an access review: labels, expressions and values | the selector is invalid
-	maxSelected = 1000
-)
-
-// LabelSelector is metav1.LabelSelectorAsSelector for selectors of tenants. Its errors contain the key for each value.
-func LabelSelector(s *metav1.LabelSelector) (labels.Selector, error) {
-	n, longest := len(s.MatchLabels)+len(s.MatchExpressions), 0
-	for _, expression := range s.MatchExpressions {
-		n, longest = n+len(expression.Values), max(longest, len(expression.Key))
-	}
-	if n > maxSelected || longest > maxKey {
-		return nil, fmt.Errorf("the selector has more than %d labels, expressions and values, or a key of more than %d bytes", maxSelected, maxKey)
-	}
-	return metav1.LabelSelectorAsSelector(s)
-}
 
 // Extra attributes and names of users. Only authenticators may set them.
 const (

@@ -48,6 +48,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
@@ -170,7 +171,7 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := values.Check(patch, string(types.JSONPatchType), ""); err != nil {
 		return nil, fmt.Errorf("the webhook's patch is too large: %w", err)
 	}
-	if err := errors.Join(patchcosts.Check(patch, string(types.JSONPatchType)), values.CheckQuantities(patch, string(types.JSONPatchType))); err != nil {
+	if err := errors.Join(patchcosts.Check(patch, string(types.JSONPatchType)), quantities.Check(patch, string(types.JSONPatchType))); err != nil {
 		return nil, err
 	}
 	response.Header = header

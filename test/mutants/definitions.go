@@ -114,10 +114,37 @@ var definitions = []Mutant{
 		Name: "default-of-null", Rule: "a null is replaced by its default, which counts",
 		Edits: []Edit{{
 			File:   "pkg/request/schemacosts/schema.go",
-			Before: "				sum.Defaults += n.items.filled",
-			After:  "				sum.Defaults += len(value) - len(value)",
+			Before: "sum.fill(n.items, n.items.filled)",
+			After:  "sum.fill(n.items, 0)",
 		}},
 		CaughtBy: "./pkg/request/schemacosts", Test: "TestBody",
+	},
+	{
+		Name: "costs-of-nested-defaults", Rule: "a default is validated together with the defaults in it",
+		Edits: []Edit{{
+			File:   "pkg/request/schemacosts/schema.go",
+			Before: "min(a.Matches+n.filling.Matches, saturated)",
+			After:  "min(a.Matches, saturated)",
+		}},
+		CaughtBy: "./pkg/request/schemacosts", Test: "TestCheckSpec",
+	},
+	{
+		Name: "values-in-protobuf", Rule: "a value in protobuf is counted although its decoding fails later",
+		Edits: []Edit{{
+			File:   "pkg/request/values/values.go",
+			Before: "				*n++\n				visit(rest[:size])",
+			After:  "				visit(rest[:size])",
+		}},
+		CaughtBy: "./pkg/request/values", Test: "TestCheck",
+	},
+	{
+		Name: "quantities-of-policies", Rule: "a policy must not add a quantity that is expensive to parse",
+		Edits: []Edit{{
+			File:   "pkg/admission/policy/patches.go",
+			Before: "cmp.Or(patchcosts.CheckShifts(p.shifts), p.quantities.Err())",
+			After:  "cmp.Or(patchcosts.CheckShifts(p.shifts), nil)",
+		}},
+		CaughtBy: "./pkg/admission/policy", Test: "TestPatchLimits",
 	},
 	{
 		Name: "copied-to-defaults", Rule: "a JSON patch must not copy values to fields where they are multiplied",

@@ -33,7 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/instruments"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
-	requestvalues "github.com/shardplane/shardplane/pkg/request/values"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 	"github.com/shardplane/shardplane/pkg/storage/usage"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
@@ -240,7 +240,7 @@ func validAnnotations(a admission.Attributes) error {
 	}
 	for _, annotation := range []string{tenancy.MaxBytesAnnotation, tenancy.MaxSubtreeBytesAnnotation} {
 		if text, ok := annotations[annotation]; ok {
-			if _, err := requestvalues.ParseQuantity(text); err != nil {
+			if _, err := quantities.Parse(text); err != nil {
 				return admission.NewForbidden(a, fmt.Errorf("the annotation %s is %q, but must be a quantity such as 2Gi, or 0 for no limit", annotation, text))
 			}
 		}

@@ -198,13 +198,9 @@ func selectorsOf(obj runtime.Object) []metav1.LabelSelector {
 	return nil
 }
 
-// requirementsOf returns the number of labels and expression values. An expression without values counts as one.
 func requirementsOf(obj runtime.Object) (n int) {
 	for _, selector := range selectorsOf(obj) {
-		n += len(selector.MatchLabels)
-		for _, expression := range selector.MatchExpressions {
-			n += max(1, len(expression.Values))
-		}
+		n += request.Requirements(&selector)
 	}
 	return n
 }
@@ -239,20 +235,18 @@ func validSizes(a admission.Attributes) error {
 	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
 		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
 	}
-	if n, over := exceeds(a, patchcosts.MaxFields, largestMap); over {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxFields))
+	paths, largest := measure(a.GetObject())
+	if paths <= values.MaxPaths && largest <= patchcosts.MaxFields {
+		return nil
 	}
-	if _, over := exceeds(a, values.MaxPaths, paths); over {
+	oldPaths, oldLargest := measure(a.GetOldObject())
+	if largest > max(patchcosts.MaxFields, oldLargest) {
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), largest, patchcosts.MaxFields))
+	}
+	if paths > max(values.MaxPaths, oldPaths) {
 		return apierrors.NewRequestEntityTooLargeError(values.ErrPaths.Error())
 	}
 	return nil
-}
-
-func paths(obj runtime.Object) int {
-	if o, ok := obj.(*unstructured.Unstructured); ok {
-		return values.Paths(o.Object, 0)
-	}
-	return 0 // validation copies few paths of built-in kinds
 }
 
 func validOwners(a admission.Attributes) error {
@@ -324,20 +318,20 @@ func firstErrors(m metav1.Object) field.ErrorList {
 	return nil
 }
 
-// largestMap returns the number of entries of the largest map in a custom resource. In a built-in
-// object, it considers only the maps that upstream's validation does not limit.
-func largestMap(obj runtime.Object) int {
+// measure is values.Measure for custom resources. For built-in objects, of which validation copies few paths, it returns
+// only the size of the maps that upstream's validation does not limit.
+func measure(obj runtime.Object) (paths, largest int) {
 	switch o := obj.(type) {
 	case nil:
-		return 0
+		return 0, 0
 	case *unstructured.Unstructured:
-		return patchcosts.LargestMap(o.Object)
+		return values.Measure(o.Object, 0)
 	case *corev1.ConfigMap:
-		return max(len(o.Data), len(o.BinaryData), len(o.Labels), len(o.Annotations))
+		return 0, max(len(o.Data), len(o.BinaryData), len(o.Labels), len(o.Annotations))
 	case *corev1.Secret:
-		return max(len(o.Data), len(o.Labels), len(o.Annotations))
+		return 0, max(len(o.Data), len(o.Labels), len(o.Annotations))
 	default:
-		return metadataOf(obj).named()
+		return 0, metadataOf(obj).named()
 	}
 }
 

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/documents"
 	"github.com/shardplane/shardplane/pkg/request/patchcosts"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 )
 
 const (
@@ -73,6 +75,7 @@ type patchSize struct {
 	// entries is the number of entries in lists of an apply configuration, which are compared with those of the object.
 	entries       int
 	configuration bool
+	quantities    quantities.Sum
 }
 
 func (p *patchSize) check() error {
@@ -82,7 +85,7 @@ func (p *patchSize) check() error {
 	case p.entries > patchcosts.MaxKeyed:
 		return fmt.Errorf("the lists of the apply configuration have more than %d entries: use a JSON patch", patchcosts.MaxKeyed)
 	default:
-		return patchcosts.CheckShifts(p.shifts)
+		return cmp.Or(patchcosts.CheckShifts(p.shifts), p.quantities.Err())
 	}
 }
 
@@ -92,6 +95,7 @@ func (p *patchSize) add(value ref.Val) {
 	switch value := value.(type) {
 	case types.String:
 		p.size += len(value)
+		p.quantities.Add([]byte(value))
 	case types.Bytes:
 		p.size += len(value)
 	case *mutation.JSONPatchVal:

@@ -73,6 +73,8 @@ func TestPatchLimits(t *testing.T) {
 		"replaced":           {jsonPatch(`[JSONPatch{op: "replace", path: "/spec/l", value: object.spec.l}]`), 5000, 5000, ""},
 		"repeated":           {jsonPatch(`object.spec.l.map(x, JSONPatch{op: "add", path: "/spec/l/-", value: object.spec.l})`), 1000, 0, "the patch is larger than"},
 		"repeated object":    {jsonPatch(`object.spec.l.map(x, JSONPatch{op: "add", path: "/spec/l/-", value: Object.spec.l{v: object.spec.l}})`), 1000, 0, "the patch is larger than"},
+		"quantity":           {jsonPatch(`[JSONPatch{op: "add", path: "/spec/l/-", value: "1e-" + "100001"}]`), 1, 0, "have exponents of more than 100000 together"},
+		"applied quantity":   {configuration(`Object{spec: Object.spec{l: ["1e100001"]}}`), 1, 0, "have exponents of more than 100000 together"},
 		"applied":            {configuration(`Object{spec: Object.spec{l: object.spec.l}}`), 1000, 1000, ""},
 		"too many applied":   {configuration(`Object{spec: Object.spec{l: object.spec.l}}`), 1001, 0, "more than 1000 entries"},
 		"repeated in fields": {configuration(`Object{spec: Object.spec{m: [0, 1, 2].map(x, Object.spec.m{v: object.spec.l})}}`), 400, 0, "more than 1000 entries"},

@@ -15,6 +15,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/shardplane/shardplane/pkg/request/values"
 )
 
 const (
@@ -125,20 +127,10 @@ func CheckLists(document any) error {
 
 // CheckMaps returns an error if an object or a patch has too many entries in one map.
 func CheckMaps(document any) error {
-	if n := LargestMap(document); n > MaxFields {
+	if _, n := values.Measure(document, 0); n > MaxFields {
 		return fmt.Errorf("the object has a map with %d entries, at most %d allowed: distribute them over several objects", n, MaxFields)
 	}
 	return nil
-}
-
-// LargestMap returns the number of entries of the largest map in a document.
-func LargestMap(document any) int {
-	fields, _ := document.(map[string]any)
-	n := len(fields)
-	for value := range valuesIn(document) {
-		n = max(n, LargestMap(value))
-	}
-	return n
 }
 
 func keyedIn(document any) int {

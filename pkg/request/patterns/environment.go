@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/utils/lru"
 
-	"github.com/shardplane/shardplane/pkg/request/values"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 )
 
 const (
@@ -105,7 +105,7 @@ func compilingCall(i interpreter.InterpretableV2) (interpreter.InterpretableV2, 
 	if overload == "is_quantity_string" || overload == "string_to_quantity" {
 		return interpreter.NewCall(call.ID(), call.Function(), overload, call.Args(), func(args ...ref.Val) ref.Val {
 			text, isText := stringAt(args, 0)
-			quantity, err := values.ParseQuantity(text)
+			quantity, err := quantities.Parse(text)
 			switch {
 			case !isText:
 				return types.NoSuchOverloadErr()

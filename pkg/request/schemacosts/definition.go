@@ -31,12 +31,9 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 	if errs := append(checkNames(&spec.Names, &old.Names), checkValidation(spec.Versions, old.Versions)...); len(errs) > 0 {
 		return errs
 	}
-	c := &checker{}
-	var before patterns.Total
+	c, before := &checker{}, &checker{}
 	for i := range old.Versions {
-		had := &checker{}
-		had.version(&old.Versions[i], nil, field.NewPath(""))
-		before += had.total
+		before.version(&old.Versions[i], nil, field.NewPath(""))
 	}
 	for i := range spec.Versions {
 		var was *apiextensionsv1.CustomResourceDefinitionVersion
@@ -47,8 +44,11 @@ func CheckSpec(spec, old *apiextensionsv1.CustomResourceDefinitionSpec) field.Er
 		}
 		c.version(&spec.Versions[i], was, field.NewPath("spec", "versions").Index(i))
 	}
-	if c.total > patterns.MaxTotal && c.total > before {
+	if c.total > max(patterns.MaxTotal, before.total) {
 		c.errs = append(c.errs, c.overall)
+	}
+	if c.matches > max(maxDefaultMatches, before.matches) {
+		c.errs = append(c.errs, c.matched)
 	}
 	return c.errs
 }
@@ -65,6 +65,9 @@ type checker struct {
 	// total is the sum for all patterns, and overall the error for the one with which it exceeded the limit.
 	total   patterns.Total
 	overall *field.Error
+	// matches is the cost of validating all defaults, and matched the error for the one with which it exceeded the limit.
+	matches int
+	matched *field.Error
 }
 
 func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersion, path *field.Path) {
@@ -161,7 +164,11 @@ func (c *checker) patterns(n, old *node, path *field.Path) {
 	for i := range n.schema.XValidations {
 		rule, had := &n.schema.XValidations[i], old.schema.XValidations
 		path := path.Child("x-kubernetes-validations").Index(i)
-		add(path.Child("rule"), i < len(had) && had[i].Rule == rule.Rule, c.total.AddExpression(rule.Rule))
+		same := i < len(had) && had[i].Rule == rule.Rule
+		add(path.Child("rule"), same, c.total.AddExpression(rule.Rule))
+		if rule.Message == "" && len(rule.Rule) > maxUnexplained {
+			add(path.Child("message"), same, fmt.Errorf("is required for a rule of more than %d bytes, because errors would contain the rule", maxUnexplained))
+		}
 		if rule.MessageExpression != "" {
 			add(path.Child("messageExpression"), i < len(had) && had[i].MessageExpression == rule.MessageExpression, c.total.AddExpression(rule.MessageExpression))
 		}
@@ -169,6 +176,11 @@ func (c *checker) patterns(n, old *node, path *field.Path) {
 }
 
 func (c *checker) defaults(n, old *node, path *field.Path, repeated bool) {
+	c.matches = min(c.matches+n.filling.Matches+perValidation*n.filling.Validations, saturated)
+	if c.matched == nil && c.matches > maxDefaultMatches {
+		c.matched = field.Invalid(path.Child("default"), field.OmitValueType{},
+			fmt.Sprintf("with this default, the validation of all defaults runs more than %d instructions of regular expressions: use fewer or shorter defaults, or smaller patterns", maxDefaultMatches))
+	}
 	most, of := maxFieldDefaults, "an object"
 	if repeated {
 		most, of = maxItemDefaults, "each item of a list or map"

@@ -268,7 +268,9 @@ func TestCheckSpec(t *testing.T) {
 		"paths":                 {ok: deep(1000, ""), bad: deep(1500, ""), field: schemaAt, message: "the paths of all schemas have"},
 		"paths of keys":         {ok: listOf("x-kubernetes-list-map-keys: [x]"), bad: listOf("x-kubernetes-list-map-keys: [" + strings.Repeat("x,", 100_000) + "]"), field: schemaAt, message: "the paths of all schemas have"},
 		"rules":                 {ok: listOf(rules(1000, "{rule: 'true'}")), bad: listOf(rules(8000, "{rule: 'true'}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
-		"long rules":            {ok: listOf(rules(9, "{rule: "+strings.Repeat("a", 20_000)+"}")), bad: listOf(rules(9, "{rule: "+strings.Repeat("a", 30_000)+"}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"long rules":            {ok: listOf(rules(9, "{message: m, rule: "+strings.Repeat("a", 20_000)+"}")), bad: listOf(rules(9, "{message: m, rule: "+strings.Repeat("a", 30_000)+"}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
+		"a rule as message":     {ok: rule(strings.Repeat("a", maxUnexplained)), bad: rule(strings.Repeat("a", maxUnexplained+1)), field: schemaAt + ".x-kubernetes-validations[0].message", message: "is required for a rule of more than 1024 bytes"},
+		"matched defaults":      {ok: matching(10_000, "default: {}"), bad: matching(15_000, "default: {}"), field: schemaAt + ".properties[p].properties[x].default", message: "with this default, the validation of all defaults runs more than 50000000 instructions"},
 		"fieldPaths":            {ok: deep(100, rules(1, "{rule: 'true'}")), bad: deep(100, rules(50, "{rule: 'true', fieldPath: .x}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
 		"rules in defaults":     {ok: deep(40, rules(5, "{rule: 'true'}")), bad: deep(40, "default: {}, "+rules(5, "{rule: 'true'}")), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
 		"names without rules":   {ok: deep(100, ""), bad: strings.ReplaceAll(deep(900, ""), "x:", "'0':"), field: schemaAt, message: "the compilation of x-kubernetes-validations costs"},
@@ -291,6 +293,11 @@ func TestCheckSpec(t *testing.T) {
 
 func deep(n int, fields string) string {
 	return strings.Repeat("{type: object, "+fields+" properties: {x: ", n) + "{type: string}" + strings.Repeat("}}", n)
+}
+
+// matching is an object p with a default string of n bytes, which is matched in the validation of both defaults.
+func matching(n int, fields string) string {
+	return "{type: object, properties: {p: {type: object, " + fields + ", properties: {x: {type: string, pattern: 'a{0,1000}', default: " + strings.Repeat("a", n) + "}}}}}"
 }
 
 func listOf(fields string) string {

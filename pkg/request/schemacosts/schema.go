@@ -50,6 +50,14 @@ const (
 	//reference:limit object | definition: defaults of an item of a list or map, as JSON | 422
 	//reference:limit object | definition: defaults of any other object, as JSON | 422
 	maxItemDefaults, maxFieldDefaults = 4 << 10, 64 << 10
+	// maxDefaultMatches limits the validation of defaults, in units of maxMatches.
+	//
+	//reference:limit object | definition: characters of defaults times instructions of their patterns | 422
+	maxDefaultMatches = 50_000_000
+	// maxUnexplained is the maximum length of a rule without message: upstream copies the rule for each violation.
+	//
+	//reference:limit object | definition: bytes of a rule in `x-kubernetes-validations` without `message` | 422
+	maxUnexplained = 1 << 10
 )
 
 const (
@@ -74,6 +82,8 @@ const (
 	//
 	//reference:limit object | custom resource: characters times instructions of patterns in the validation | 413
 	maxMatches = 200_000_000
+	// perValidation is the cost of a comparison with a schema in units of maxMatches.
+	perValidation = 120
 	// maxProgram is the maximum number of instructions of a pattern that is compiled, for older definitions.
 	//
 	//reference:none
@@ -108,9 +118,11 @@ type node struct {
 	// validates is the cost of validating the value itself: one for each property, required property and enum value.
 	validates int
 	defaulted map[string]*node
-	// filled is the JSON size of the default of the value, including nested defaults, or 0.
-	filled int
-	most   int
+	// filled is the JSON size of the default of the value, including nested defaults, or 0, and filling the cost of
+	// validating it.
+	filled  int
+	filling Amounts
+	most    int
 	// restricts is set if the schema has other constraints than type and required properties.
 	restricts bool
 	// own returns the validator of the value without the values in it. It is created on demand.
@@ -166,12 +178,11 @@ func (n *node) sizeOfDefault() int {
 	if n.schema.Default == nil || json.Unmarshal(n.schema.Default.Raw, &value) != nil {
 		return 0
 	}
-	var in Amounts
-	n.count(value, &in)
-	if in.exceeds() { // counting has ended early
+	n.count(value, &n.filling)
+	if n.filling.exceeds() { // counting has ended early
 		return saturated
 	}
-	return len(n.schema.Default.Raw) + in.Defaults
+	return len(n.schema.Default.Raw) + n.filling.Defaults
 }
 
 // added returns the size that defaults of properties add to the value.
@@ -244,6 +255,13 @@ func (a Amounts) check(mostKeyed int) error {
 	}
 }
 
+// fill adds the default of a value, which is validated like other values.
+func (a *Amounts) fill(n *node, size int) {
+	a.Defaults += size
+	a.Validations += n.filling.Validations
+	a.Matches = min(a.Matches+n.filling.Matches, saturated)
+}
+
 func (n *node) count(value any, sum *Amounts) {
 	sum.Validations += n.validates
 	if sum.exceeds() {
@@ -261,7 +279,7 @@ func (n *node) count(value any, sum *Amounts) {
 		}
 		for _, item := range value {
 			if item == nil {
-				sum.Defaults += n.items.filled
+				sum.fill(n.items, n.items.filled)
 			}
 			n.items.count(item, sum)
 		}
@@ -277,7 +295,7 @@ func (n *node) count(value any, sum *Amounts) {
 func (n *node) countFields(fields map[string]any, sum *Amounts) {
 	for name, property := range n.defaulted {
 		if fields[name] == nil {
-			sum.Defaults += entrySize(name, property.filled)
+			sum.fill(property, entrySize(name, property.filled))
 		}
 	}
 	for name, value := range fields {
@@ -286,7 +304,7 @@ func (n *node) countFields(fields map[string]any, sum *Amounts) {
 			property.count(value, sum)
 		case n.additional != nil:
 			if value == nil {
-				sum.Defaults += n.additional.filled
+				sum.fill(n.additional, n.additional.filled)
 			}
 			n.additional.count(value, sum)
 		}

@@ -1,20 +1,14 @@
 // Package values limits the number of values in encoded objects, because decoders need hundreds of bytes for a value of
-// two bytes. It also limits quantities.
+// two bytes.
 package values
 
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"math"
-	"regexp"
-	"strconv"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -38,12 +32,6 @@ const (
 	//reference:limit request | body: lengths of the paths of all values, together | 413
 	//reference:limit object =64 MiB | custom resource: lengths of the paths of all values, together | 413
 	MaxPaths = 64 << 20
-	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook: digits | 400
-	maxDigits = 100
-	//reference:limit request | quantities, or similar texts, in a ResourceQuota, LimitRange, protobuf or patch of a webhook: sum of the exponents | 400
-	maxExponents = 100_000
-	//reference:limit request | quantity in CEL: exponent | the expression fails
-	maxExponent = 999
 )
 
 // Check returns an error if an object or patch of a resource, which may be empty, has too many values. The media type
@@ -58,16 +46,12 @@ func Check(data []byte, mediaType, resource string) error {
 		if resource != "configmaps" && resource != "secrets" {
 			most = maxMessages
 		}
-		n = fieldsIn(data, most, func([]byte) {})
+		addFields(&n, content(data), most, 0, func([]byte) {})
 		if resource == "customresourcedefinitions" { // some of its strings are decoded as JSON
 			n = max(n, separators(data, false))
 		}
 	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
-		if !json.Valid(data) {
-			n = separators(data, true)
-			break
-		}
-		fallthrough
+		n = separators(data, true)
 	default:
 		n, paths = InJSON(data)
 	}
@@ -86,24 +70,30 @@ var ErrPaths = fmt.Errorf("limit is %d bytes for the paths of all values: use sh
 // PerIndex is the length of an index in a path.
 const PerIndex = len("[000]")
 
-// Paths returns the sum of the lengths of the paths of all values in a document.
-func Paths(document any, path int) int {
-	n := path
+// Measure returns the sum of the lengths of the paths of all values in a document with a path of the given length, and the
+// number of entries of the largest map.
+func Measure(document any, path int) (paths, largest int) {
+	paths = path
+	add := func(child any, segment int) {
+		p, l := Measure(child, path+segment)
+		paths, largest = paths+p, max(largest, l)
+	}
 	switch value := document.(type) {
 	case map[string]any:
+		largest = len(value)
 		for key := range value {
-			n += Paths(value[key], path+len(".")+len(key))
+			add(value[key], len(".")+len(key))
 		}
 	case []any:
 		for i := range value {
-			n += Paths(value[i], path+PerIndex)
+			add(value[i], PerIndex)
 		}
 	default:
 	}
-	return n
+	return paths, largest
 }
 
-// InJSON returns the maximum number of values in JSON, and Paths for it. Keys have their quotes and escapes.
+// InJSON returns the maximum number of values in JSON, and the sum of the lengths of their paths. Keys have their quotes and escapes.
 func InJSON(data []byte) (n, paths int) {
 	var base, path, text int // lengths of the path of the list or object, of the value, and of the last string
 	var parents []int
@@ -155,15 +145,16 @@ func separators(data []byte, blocks bool) (n int) {
 	return n
 }
 
-// fieldsIn returns the maximum number of values of variable length in an object encoded as protobuf, or most+1 if there
-// are more or they are nested too deeply. It calls visit for each.
-func fieldsIn(data []byte, most int, visit func([]byte)) (n int) {
-	addFields(&n, bytes.TrimPrefix(data, []byte("k8s\x00")), most, 0, visit)
-	return n
+// InProtobuf calls visit for each value of variable length in an object encoded as protobuf, which passes Check.
+func InProtobuf(data []byte, visit func([]byte)) {
+	n := 0
+	addFields(&n, content(data), maxValues, 0, visit)
 }
 
-// addFields counts the values of variable length in what is a message or a string. The decoders of Kubernetes create
-// the values before an error, so it counts them, too.
+func content(data []byte) []byte { return bytes.TrimPrefix(data, []byte("k8s\x00")) }
+
+// addFields counts the values of variable length in what is a message or a string, up to most+1, which it also returns
+// if they are nested too deeply. The decoders of Kubernetes create the values before an error, so it counts them, too.
 //
 // Encoding: https://protobuf.dev/programming-guides/encoding
 func addFields(n *int, data []byte, most, depth int, visit func([]byte)) {
@@ -207,52 +198,4 @@ func varint(data []byte) (v uint64, rest []byte, ok bool) {
 		}
 	}
 	return 0, nil, false
-}
-
-var number = regexp.MustCompile(`^[+-]?([0-9.]+)(?:[eE][+-]?([0-9]+)$)?`)
-
-// exponentOf returns the exponent of a quantity, or a large number if it has too many digits. Other texts have none.
-// Parsers and comparisons compute 10^exponent: 1e-100000000 takes 100 s.
-func exponentOf(text []byte) int {
-	parts := number.FindSubmatch(text)
-	if parts == nil {
-		return 0
-	}
-	exponent, err := strconv.Atoi("0" + string(parts[2]))
-	if err != nil || len(parts[1]) > maxDigits {
-		return math.MaxInt32
-	}
-	return exponent
-}
-
-// ParseQuantity is resource.ParseQuantity for quantities of tenants.
-func ParseQuantity(text string) (resource.Quantity, error) {
-	if exponentOf([]byte(text)) > maxExponent {
-		return resource.Quantity{}, fmt.Errorf("the quantity %.20q has more than %d digits, or an exponent of more than %d", text, maxDigits, maxExponent)
-	}
-	return resource.ParseQuantity(text)
-}
-
-// CheckQuantities returns an error if an object or patch that passes Check contains expensive quantities. It checks all
-// texts, because a patch may copy them. A text may look like one, e.g. an abbreviated commit such as 12e4567.
-func CheckQuantities(data []byte, mediaType string) (err error) {
-	sum := 0
-	check := func(text []byte) {
-		if sum += exponentOf(text); sum > maxExponents && err == nil {
-			err = fmt.Errorf("%.20q and other quantities have exponents of more than %d together, or more than %d digits", text, maxExponents, maxDigits)
-		}
-	}
-	switch mediaType {
-	case runtime.ContentTypeProtobuf:
-		fieldsIn(data, maxValues, check)
-		return err
-	case runtime.ContentTypeYAML, string(types.ApplyYAMLPatchType):
-		data, err = yaml.YAMLToJSON(data)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(data)) // it returns repeated fields, too
-	decoder.UseNumber()
-	for token, end := decoder.Token(); err == nil && end == nil; token, end = decoder.Token() {
-		check(bytes.TrimSpace(fmt.Append(nil, token)))
-	}
-	return err
 }

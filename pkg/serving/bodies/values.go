@@ -1,7 +1,6 @@
 package bodies
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -14,11 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/request/quantities"
 	"github.com/shardplane/shardplane/pkg/request/values"
 )
-
-// minYAML is the minimum size of YAML whose paths are checked: the sum is less than the square of the size.
-const minYAML = 8 << 10
 
 // checkValues returns an error if a body has too many values, too large ones in YAML, or large quantities. It rejects
 // malformed content types because handlers and filters interpret them differently, and CBOR, which is an alpha feature
@@ -31,16 +28,20 @@ func checkValues(data []byte, contentType, resource string, largest int64) *apie
 	if mediaType == runtime.ContentTypeCBOR || mediaType == string(types.ApplyCBORPatchType) { // clients then send JSON
 		return request.StatusError(http.StatusUnsupportedMediaType, metav1.StatusReasonUnsupportedMediaType, "bodies in CBOR are not supported: use JSON")
 	}
+	isYAML := mediaType == runtime.ContentTypeYAML || mediaType == string(types.ApplyYAMLPatchType)
+	if isYAML && json.Valid(data) { // most clients apply JSON
+		isYAML, mediaType = false, runtime.ContentTypeJSON
+	}
 	if err := values.Check(data, mediaType, resource); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
-	if mediaType == runtime.ContentTypeYAML || mediaType == string(types.ApplyYAMLPatchType) {
+	if isYAML {
 		if err := checkYAML(data, largest); err != nil {
 			return err
 		}
 	}
 	if resource == "resourcequotas" || resource == "limitranges" {
-		if err := values.CheckQuantities(data, mediaType); err != nil {
+		if err := quantities.Check(data, mediaType); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 	}
@@ -51,10 +52,6 @@ func checkValues(data []byte, contentType, resource string, largest int64) *apie
 // decoders do, or if the paths of its values are too long. Decoders limit the number of replaced values, but not their
 // size: 90 KB become 200 MB.
 func checkYAML(data []byte, largest int64) *apierrors.StatusError {
-	aliases := bytes.ContainsRune(data, '&') && bytes.ContainsRune(data, '*')
-	if !aliases && len(data) < minYAML || json.Valid(data) { // JSON has no aliases
-		return nil
-	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
 		return apierrors.NewBadRequest(err.Error())
@@ -70,7 +67,7 @@ func checkYAML(data []byte, largest int64) *apierrors.StatusError {
 	return nil
 }
 
-// addPaths adds values.Paths, until it exceeds the limit, e.g. because of an alias within its node.
+// addPaths adds the paths of values.Measure, until it exceeds the limit, e.g. because of an alias within its node.
 func addPaths(n *int, node *yaml.Node, path int) {
 	if *n += path; *n > values.MaxPaths {
 		return
