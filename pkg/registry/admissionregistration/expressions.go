@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
@@ -54,35 +53,32 @@ func newPolicyExpressions(hasParams bool) (*expressions, error) {
 }
 
 func (e *expressions) check(accessor plugincel.ExpressionAccessor, options plugincel.OptionalVariableDeclarations, path *field.Path) field.ErrorList {
-	text := accessor.GetExpression()
-	if strings.TrimSpace(text) == "" {
-		return field.ErrorList{field.Required(path, "")}
-	}
-	if errs := e.checkPatterns(text, path); len(errs) > 0 {
-		return errs
-	}
-	return compileError(e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions), text, path)
+	return e.compile(accessor.GetExpression(), "", path, func() plugincel.CompilationResult {
+		return e.compiler.CompileCELExpression(accessor, options, environment.NewExpressions)
+	})
 }
 
-// checkPatterns rejects too large regular expressions, before compiling the expression compiles them.
-func (e *expressions) checkPatterns(text string, path *field.Path) field.ErrorList {
+// compile rejects too large regular expressions before it calls compile, which compiles them. missing is the message
+// for an empty expression.
+func (e *expressions) compile(
+	text, missing string, path *field.Path, compile func() plugincel.CompilationResult,
+) field.ErrorList {
+	if strings.TrimSpace(text) == "" {
+		return field.ErrorList{field.Required(path, missing)}
+	}
 	if err := e.patterns.AddExpression(text); err != nil {
 		return field.ErrorList{patterns.Invalid(path, text, err)}
 	}
-	return nil
-}
-
-func compileError(result plugincel.CompilationResult, text string, path *field.Path) field.ErrorList {
-	if result.Error == nil {
-		return nil
+	if err := compile().Error; err != nil {
+		return field.ErrorList{field.Invalid(path, text, err.Error())}
 	}
-	return field.ErrorList{field.Invalid(path, text, result.Error.Error())}
+	return nil
 }
 
 // variables compiles variables. Each of them may use the previous ones.
 func (e *expressions) variables(variables []admissionregistrationv1.Variable, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	names := sets.New[string]()
+	names := validate.Seen[string]{}
 	for i := range variables {
 		v, path := &variables[i], path.Index(i)
 		switch {
@@ -90,21 +86,14 @@ func (e *expressions) variables(variables []admissionregistrationv1.Variable, pa
 			errs = append(errs, field.Required(path.Child("name"), "name is required"))
 		case !identifier.MatchString(v.Name):
 			errs = append(errs, field.Invalid(path.Child("name"), v.Name, "name is not a valid CEL identifier"))
-		case names.Has(v.Name):
-			errs = append(errs, field.Duplicate(path.Child("name"), v.Name))
-		}
-		names.Insert(v.Name)
-		if strings.TrimSpace(v.Expression) == "" {
-			errs = append(errs, field.Required(path.Child("expression"), "expression is required"))
-			continue
-		}
-		if large := e.checkPatterns(v.Expression, path.Child("expression")); len(large) > 0 {
-			errs = append(errs, large...)
-			continue
+		default:
+			errs = append(errs, names.Add(v.Name, path.Child("name"))...)
 		}
 		named := &validating.Variable{Name: v.Name, Expression: v.Expression}
-		result := e.composed.CompileAndStoreVariable(named, e.options, environment.NewExpressions)
-		errs = append(errs, compileError(result, v.Expression, path.Child("expression"))...)
+		compile := func() plugincel.CompilationResult {
+			return e.composed.CompileAndStoreVariable(named, e.options, environment.NewExpressions)
+		}
+		errs = append(errs, e.compile(v.Expression, "expression is required", path.Child("expression"), compile)...)
 	}
 	return errs
 }
