@@ -26,66 +26,63 @@ var reasons = []metav1.StatusReason{
 	metav1.StatusReasonForbidden, metav1.StatusReasonInvalid, metav1.StatusReasonRequestEntityTooLarge, metav1.StatusReasonUnauthorized,
 }
 
-var mutatingPolicies = &resource.Resource[*admissionregistrationv1.MutatingAdmissionPolicy]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyList{} },
-	Default: func(obj *admissionregistrationv1.MutatingAdmissionPolicy) {
+var mutatingPolicies = extension[*admissionregistrationv1.MutatingAdmissionPolicyList](
+	func(obj *admissionregistrationv1.MutatingAdmissionPolicy) {
 		ptrDefault(&obj.Spec.FailurePolicy, admissionregistrationv1.Fail)
 		defaultMatch(obj.Spec.MatchConstraints)
 	},
-	Strategy: strategy(
-		func(obj *admissionregistrationv1.MutatingAdmissionPolicy) any { return obj.Spec },
-		validateMutatingPolicy,
-	),
-	Columns: policyColumns("Mutations", "Mutations indicates the number of mutations rules defined in this configuration",
+	func(obj *admissionregistrationv1.MutatingAdmissionPolicy) any { return obj.Spec },
+	validateMutatingPolicy,
+	policyColumns("Mutations", "Mutations indicates the number of mutations rules defined in this configuration",
 		func(obj *admissionregistrationv1.MutatingAdmissionPolicy) (int, *admissionregistrationv1.ParamKind) {
 			return len(obj.Spec.Mutations), obj.Spec.ParamKind
 		}),
-}
+)
 
-var validatingPolicies = &resource.Resource[*admissionregistrationv1.ValidatingAdmissionPolicy]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyList{} },
-	Default: func(obj *admissionregistrationv1.ValidatingAdmissionPolicy) {
+type validatingPolicy = admissionregistrationv1.ValidatingAdmissionPolicy
+
+var validatingPolicies = withStatus(extension[*admissionregistrationv1.ValidatingAdmissionPolicyList](
+	func(obj *validatingPolicy) {
 		ptrDefault(&obj.Spec.FailurePolicy, admissionregistrationv1.Fail)
 		defaultMatch(obj.Spec.MatchConstraints)
 	},
-	Strategy: validatingPolicyStrategy(),
-	Columns: policyColumns("Validations", "Validations indicates the number of validation rules defined in this configuration",
-		func(obj *admissionregistrationv1.ValidatingAdmissionPolicy) (int, *admissionregistrationv1.ParamKind) {
+	func(obj *validatingPolicy) any { return obj.Spec },
+	validateValidatingPolicy,
+	policyColumns("Validations", "Validations indicates the number of validation rules defined in this configuration",
+		func(obj *validatingPolicy) (int, *admissionregistrationv1.ParamKind) {
 			return len(obj.Spec.Validations), obj.Spec.ParamKind
 		}),
-	Subresources: []resource.Subresource[*admissionregistrationv1.ValidatingAdmissionPolicy]{{
+))
+
+// withStatus adds the status to a description of policies, and returns it.
+func withStatus[L runtime.Object](
+	policies *resource.Resource[*validatingPolicy, L],
+) *resource.Resource[*validatingPolicy, L] {
+	s := &policies.Strategy
+	create, update := s.PrepareForCreate, s.PrepareForUpdate
+	s.PrepareForCreate = func(ctx context.Context, obj *validatingPolicy) {
+		obj.Status = admissionregistrationv1.ValidatingAdmissionPolicyStatus{}
+		create(ctx, obj)
+	}
+	s.PrepareForUpdate = func(ctx context.Context, obj, old *validatingPolicy) {
+		obj.Status = old.Status
+		update(ctx, obj, old)
+	}
+	s.ResetFields = [][]string{{"status"}}
+	policies.Subresources = []resource.Subresource[*validatingPolicy]{{
 		Name: "status",
-		Strategy: resource.Strategy[*admissionregistrationv1.ValidatingAdmissionPolicy]{
-			PrepareForUpdate: func(_ context.Context, obj, old *admissionregistrationv1.ValidatingAdmissionPolicy) {
+		Strategy: resource.Strategy[*validatingPolicy]{
+			PrepareForUpdate: func(_ context.Context, obj, old *validatingPolicy) {
 				obj.Spec, obj.Generation = old.Spec, old.Generation
 			},
-			ValidateUpdate: func(_ context.Context, obj, _ *admissionregistrationv1.ValidatingAdmissionPolicy) field.ErrorList {
+			ValidateUpdate: func(_ context.Context, obj, _ *validatingPolicy) field.ErrorList {
 				return validateMeta(obj)
 			},
 			UnconditionalUpdate: true,
 			ResetFields:         [][]string{{"spec"}},
 		},
-	}},
-}
-
-func validatingPolicyStrategy() resource.Strategy[*admissionregistrationv1.ValidatingAdmissionPolicy] {
-	s := strategy(
-		func(obj *admissionregistrationv1.ValidatingAdmissionPolicy) any { return obj.Spec },
-		validateValidatingPolicy,
-	)
-	create, update := s.PrepareForCreate, s.PrepareForUpdate
-	s.PrepareForCreate = func(ctx context.Context, obj *admissionregistrationv1.ValidatingAdmissionPolicy) {
-		obj.Status = admissionregistrationv1.ValidatingAdmissionPolicyStatus{}
-		create(ctx, obj)
-	}
-	s.PrepareForUpdate = func(ctx context.Context, obj, old *admissionregistrationv1.ValidatingAdmissionPolicy) {
-		obj.Status = old.Status
-		update(ctx, obj, old)
-	}
-	s.ResetFields = [][]string{{"status"}}
-	return s
+	}}
+	return policies
 }
 
 func policyColumns[T resource.Object](header, description string, of func(T) (int, *admissionregistrationv1.ParamKind)) []resource.Column[T] {
@@ -106,35 +103,26 @@ func policyColumns[T resource.Object](header, description string, of func(T) (in
 	}
 }
 
-// policyFields are the common fields of both kinds of policies.
-type policyFields struct {
-	paramKind        *admissionregistrationv1.ParamKind
-	matchConstraints *admissionregistrationv1.MatchResources
-	failurePolicy    *admissionregistrationv1.FailurePolicyType
-	matchConditions  []admissionregistrationv1.MatchCondition
-	variables        []admissionregistrationv1.Variable
-}
-
-// validatePolicy validates the common fields and returns a compiler with the policy's variables.
-func validatePolicy(policy policyFields) (*expressions, field.ErrorList) {
-	e, err := newPolicyExpressions(policy.paramKind != nil)
+// validatePolicy validates the common fields of both kinds, and returns a compiler with the policy's variables.
+func validatePolicy(policy *admissionregistrationv1.ValidatingAdmissionPolicySpec) (*expressions, field.ErrorList) {
+	e, err := newPolicyExpressions(policy.ParamKind != nil)
 	if err != nil {
 		return nil, field.ErrorList{field.InternalError(spec, err)}
 	}
-	errs := required(policy.failurePolicy, spec.Child("failurePolicy"), failurePolicies...)
-	errs = append(errs, validateParamKind(policy.paramKind, spec.Child("paramKind"))...)
+	errs := required(policy.FailurePolicy, spec.Child("failurePolicy"), failurePolicies...)
+	errs = append(errs, validateParamKind(policy.ParamKind, spec.Child("paramKind"))...)
 	constraints := spec.Child("matchConstraints")
-	switch policy.matchConstraints {
+	switch policy.MatchConstraints {
 	case nil:
 		errs = append(errs, field.Required(constraints, ""))
 	default:
-		errs = append(errs, validateMatch(policy.matchConstraints, constraints)...)
-		if len(policy.matchConstraints.ResourceRules) == 0 {
+		errs = append(errs, validateMatch(policy.MatchConstraints, constraints)...)
+		if len(policy.MatchConstraints.ResourceRules) == 0 {
 			errs = append(errs, field.Required(constraints.Child("resourceRules"), ""))
 		}
 	}
-	errs = append(errs, e.variables(policy.variables, spec.Child("variables"))...)
-	return e, append(errs, validateMatchConditions(e, policy.matchConditions, spec.Child("matchConditions"))...)
+	errs = append(errs, e.variables(policy.Variables, spec.Child("variables"))...)
+	return e, append(errs, validateMatchConditions(e, policy.MatchConditions, spec.Child("matchConditions"))...)
 }
 
 func validateParamKind(kind *admissionregistrationv1.ParamKind, path *field.Path) field.ErrorList {
@@ -156,8 +144,9 @@ func validateParamKind(kind *admissionregistrationv1.ParamKind, path *field.Path
 }
 
 func validateMutatingPolicy(obj *admissionregistrationv1.MutatingAdmissionPolicy) field.ErrorList {
-	e, errs := validatePolicy(policyFields{
-		obj.Spec.ParamKind, obj.Spec.MatchConstraints, obj.Spec.FailurePolicy, obj.Spec.MatchConditions, obj.Spec.Variables,
+	e, errs := validatePolicy(&admissionregistrationv1.ValidatingAdmissionPolicySpec{
+		ParamKind: obj.Spec.ParamKind, MatchConstraints: obj.Spec.MatchConstraints, FailurePolicy: obj.Spec.FailurePolicy,
+		MatchConditions: obj.Spec.MatchConditions, Variables: obj.Spec.Variables,
 	})
 	if e == nil {
 		return errs
@@ -201,10 +190,8 @@ func validateMutation(e *expressions, mutation *admissionregistrationv1.Mutation
 	}
 }
 
-func validateValidatingPolicy(obj *admissionregistrationv1.ValidatingAdmissionPolicy) field.ErrorList {
-	e, errs := validatePolicy(policyFields{
-		obj.Spec.ParamKind, obj.Spec.MatchConstraints, obj.Spec.FailurePolicy, obj.Spec.MatchConditions, obj.Spec.Variables,
-	})
+func validateValidatingPolicy(obj *validatingPolicy) field.ErrorList {
+	e, errs := validatePolicy(&obj.Spec)
 	if e == nil {
 		return errs
 	}
@@ -241,7 +228,7 @@ func validateValidation(e *expressions, v *admissionregistrationv1.Validation, p
 	return errs
 }
 
-func validateAuditAnnotations(e *expressions, obj *admissionregistrationv1.ValidatingAdmissionPolicy, path *field.Path) field.ErrorList {
+func validateAuditAnnotations(e *expressions, obj *validatingPolicy, path *field.Path) field.ErrorList {
 	annotations := obj.Spec.AuditAnnotations
 	var errs field.ErrorList
 	if len(annotations) > maxAuditAnnotations {
@@ -266,72 +253,66 @@ var validationActions = []admissionregistrationv1.ValidationAction{
 	admissionregistrationv1.Audit, admissionregistrationv1.Deny, admissionregistrationv1.Warn,
 }
 
-var mutatingBindings = &resource.Resource[*admissionregistrationv1.MutatingAdmissionPolicyBinding]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingAdmissionPolicyBindingList{} },
-	Default: func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) {
-		defaultMatch(obj.Spec.MatchResources)
+// bindingSpec is the spec of both kinds of bindings. Mutating ones have no actions.
+type bindingSpec = admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec
+
+var mutatingBindings = bindings[*admissionregistrationv1.MutatingAdmissionPolicyBindingList](
+	func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) bindingSpec {
+		from := obj.Spec
+		return bindingSpec{PolicyName: from.PolicyName, ParamRef: from.ParamRef, MatchResources: from.MatchResources}
 	},
-	Strategy: strategy(
-		func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) any { return obj.Spec },
-		func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) field.ErrorList {
-			return validateBinding(obj.Spec.PolicyName, obj.Spec.ParamRef, obj.Spec.MatchResources)
+	validateBinding,
+)
+
+var validatingBindings = bindings[*admissionregistrationv1.ValidatingAdmissionPolicyBindingList](
+	func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) bindingSpec { return obj.Spec },
+	func(binding bindingSpec) field.ErrorList {
+		return append(validateBinding(binding), validateActions(binding.ValidationActions, spec.Child("validationActions"))...)
+	},
+)
+
+func bindings[L runtime.Object, T resource.Object](
+	of func(T) bindingSpec, check func(bindingSpec) field.ErrorList,
+) *resource.Resource[T, L] {
+	return extension[L](
+		func(obj T) { defaultMatch(of(obj).MatchResources) },
+		func(obj T) any { return of(obj) },
+		func(obj T) field.ErrorList { return check(of(obj)) },
+		[]resource.Column[T]{
+			resource.NameColumn[T](),
+			{
+				Name: "PolicyName", Description: "PolicyName indicates the policy definition which the policy binding binded to",
+				Cell: func(obj T) any { return of(obj).PolicyName },
+			},
+			{
+				Name: "ParamRef", Description: "ParamRef indicates the param resource which sets the configuration param",
+				Cell: func(obj T) any { return refCell(of(obj).ParamRef) },
+			},
+			resource.AgeColumn[T](),
 		},
-	),
-	Columns: bindingColumns(func(obj *admissionregistrationv1.MutatingAdmissionPolicyBinding) (string, *admissionregistrationv1.ParamRef) {
-		return obj.Spec.PolicyName, obj.Spec.ParamRef
-	}),
+	)
 }
 
-var validatingBindings = &resource.Resource[*admissionregistrationv1.ValidatingAdmissionPolicyBinding]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{} },
-	Default: func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
-		defaultMatch(obj.Spec.MatchResources)
-	},
-	Strategy: strategy(
-		func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) any { return obj.Spec },
-		func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) field.ErrorList {
-			errs := validateBinding(obj.Spec.PolicyName, obj.Spec.ParamRef, obj.Spec.MatchResources)
-			return append(errs, validateActions(obj.Spec.ValidationActions, spec.Child("validationActions"))...)
-		},
-	),
-	Columns: bindingColumns(func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) (string, *admissionregistrationv1.ParamRef) {
-		return obj.Spec.PolicyName, obj.Spec.ParamRef
-	}),
-}
-
-func bindingColumns[T resource.Object](of func(T) (policy string, param *admissionregistrationv1.ParamRef)) []resource.Column[T] {
-	return []resource.Column[T]{
-		resource.NameColumn[T](),
-		{Name: "PolicyName", Description: "PolicyName indicates the policy definition which the policy binding binded to", Cell: func(obj T) any {
-			policy, _ := of(obj)
-			return policy
-		}},
-		{Name: "ParamRef", Description: "ParamRef indicates the param resource which sets the configuration param", Cell: func(obj T) any {
-			_, ref := of(obj)
-			switch {
-			case ref == nil:
-				return "<unset>"
-			case ref.Namespace != "":
-				return ref.Namespace + "/" + ref.Name
-			default:
-				return "*/" + ref.Name
-			}
-		}},
-		resource.AgeColumn[T](),
+func refCell(ref *admissionregistrationv1.ParamRef) string {
+	switch {
+	case ref == nil:
+		return "<unset>"
+	case ref.Namespace != "":
+		return ref.Namespace + "/" + ref.Name
+	default:
+		return "*/" + ref.Name
 	}
 }
 
-func validateBinding(policy string, ref *admissionregistrationv1.ParamRef, match *admissionregistrationv1.MatchResources) field.ErrorList {
+func validateBinding(binding bindingSpec) field.ErrorList {
 	var errs field.ErrorList
-	if policy == "" {
+	if policy := binding.PolicyName; policy == "" {
 		errs = append(errs, field.Required(spec.Child("policyName"), ""))
 	} else {
 		errs = append(errs, validate.Messages(spec.Child("policyName"), policy, apivalidation.NameIsDNSSubdomain(policy, false))...)
 	}
-	errs = append(errs, validateParamRef(ref, spec.Child("paramRef"))...)
-	return append(errs, validateMatch(match, spec.Child("matchResources"))...)
+	errs = append(errs, validateParamRef(binding.ParamRef, spec.Child("paramRef"))...)
+	return append(errs, validateMatch(binding.MatchResources, spec.Child("matchResources"))...)
 }
 
 func validateParamRef(ref *admissionregistrationv1.ParamRef, path *field.Path) field.ErrorList {

@@ -10,6 +10,7 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shardplane/shardplane/pkg/registry/resource"
@@ -21,6 +22,18 @@ var (
 	metadata = field.NewPath("metadata")
 	spec     = field.NewPath("spec")
 )
+
+// extension describes a resource of this group, with lists of type L. wanted returns the desired state.
+func extension[L runtime.Object, T resource.Object](
+	setDefaults func(T), wanted func(T) any, check func(T) field.ErrorList, columns []resource.Column[T],
+) *resource.Resource[T, L] {
+	return &resource.Resource[T, L]{
+		Categories: []string{"api-extensions"},
+		Default:    setDefaults,
+		Strategy:   strategy(wanted, check),
+		Columns:    columns,
+	}
+}
 
 // strategy is the common strategy of these resources: a generation that counts changes of the desired state, and
 // validation of changes. Unchanged objects are not validated again, because the rules may have become stricter.

@@ -9,7 +9,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -24,31 +23,25 @@ const (
 	defaultServicePort    = 443
 )
 
-var mutatingWebhooks = &resource.Resource[*admissionregistrationv1.MutatingWebhookConfiguration]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.MutatingWebhookConfigurationList{} },
-	Default: func(obj *admissionregistrationv1.MutatingWebhookConfiguration) {
+var mutatingWebhooks = extension[*admissionregistrationv1.MutatingWebhookConfigurationList](
+	func(obj *admissionregistrationv1.MutatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
 			ptrDefault(&obj.Webhooks[i].ReinvocationPolicy, admissionregistrationv1.NeverReinvocationPolicy)
 			defaultWebhook(&obj.Webhooks[i])
 		}
 	},
-	Strategy: strategy(
-		func(obj *admissionregistrationv1.MutatingWebhookConfiguration) any { return obj.Webhooks },
-		func(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
-			return validateWebhooks(obj.Webhooks)
-		},
-	),
-	Columns: webhookColumns(
+	func(obj *admissionregistrationv1.MutatingWebhookConfiguration) any { return obj.Webhooks },
+	func(obj *admissionregistrationv1.MutatingWebhookConfiguration) field.ErrorList {
+		return validateWebhooks(obj.Webhooks)
+	},
+	webhookColumns(
 		admissionregistrationv1.MutatingWebhookConfiguration{}.SwaggerDoc(),
 		func(obj *admissionregistrationv1.MutatingWebhookConfiguration) int { return len(obj.Webhooks) },
 	),
-}
+)
 
-var validatingWebhooks = &resource.Resource[*admissionregistrationv1.ValidatingWebhookConfiguration]{
-	Categories: []string{"api-extensions"},
-	NewList:    func() runtime.Object { return &admissionregistrationv1.ValidatingWebhookConfigurationList{} },
-	Default: func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) {
+var validatingWebhooks = extension[*admissionregistrationv1.ValidatingWebhookConfigurationList](
+	func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) {
 		for i := range obj.Webhooks {
 			hook := &obj.Webhooks[i]
 			common := commonForm(*hook)
@@ -57,21 +50,19 @@ var validatingWebhooks = &resource.Resource[*admissionregistrationv1.ValidatingW
 			hook.NamespaceSelector, hook.ObjectSelector = common.NamespaceSelector, common.ObjectSelector
 		}
 	},
-	Strategy: strategy(
-		func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) any { return obj.Webhooks },
-		func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) field.ErrorList {
-			hooks := make([]admissionregistrationv1.MutatingWebhook, 0, len(obj.Webhooks))
-			for i := range obj.Webhooks {
-				hooks = append(hooks, commonForm(obj.Webhooks[i]))
-			}
-			return validateWebhooks(hooks)
-		},
-	),
-	Columns: webhookColumns(
+	func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) any { return obj.Webhooks },
+	func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) field.ErrorList {
+		hooks := make([]admissionregistrationv1.MutatingWebhook, 0, len(obj.Webhooks))
+		for i := range obj.Webhooks {
+			hooks = append(hooks, commonForm(obj.Webhooks[i]))
+		}
+		return validateWebhooks(hooks)
+	},
+	webhookColumns(
 		admissionregistrationv1.ValidatingWebhookConfiguration{}.SwaggerDoc(),
 		func(obj *admissionregistrationv1.ValidatingWebhookConfiguration) int { return len(obj.Webhooks) },
 	),
-}
+)
 
 func webhookColumns[T resource.Object](doc map[string]string, count func(T) int) []resource.Column[T] {
 	return []resource.Column[T]{

@@ -20,7 +20,6 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -56,9 +55,8 @@ func Group(c Config) resource.Group {
 
 var specDoc = certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()
 
-var requests = &resource.Resource[*csr]{
+var requests = &resource.Resource[*csr, *certificatesv1.CertificateSigningRequestList]{
 	ShortNames: []string{"csr"},
-	NewList:    func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
 	Strategy: resource.Strategy[*csr]{
 		PrepareForCreate: prepare,
 		PrepareForUpdate: func(_ context.Context, request, old *csr) {

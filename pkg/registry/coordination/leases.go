@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
@@ -25,9 +24,8 @@ func Group() resource.Group {
 	}
 }
 
-var leases = &resource.Resource[*coordinationv1.Lease]{
+var leases = &resource.Resource[*coordinationv1.Lease, *coordinationv1.LeaseList]{
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &coordinationv1.LeaseList{} },
 	Strategy: resource.Strategy[*coordinationv1.Lease]{
 		PrepareForCreate: func(_ context.Context, lease *coordinationv1.Lease) {
 			dropCoordination(lease, &coordinationv1.Lease{})

@@ -24,10 +24,9 @@ import (
 
 const maxDataSize = corev1.MaxSecretSize
 
-var configMaps = &resource.Resource[*corev1.ConfigMap]{
+var configMaps = &resource.Resource[*corev1.ConfigMap, *corev1.ConfigMapList]{
 	ShortNames: []string{"cm"},
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.ConfigMapList{} },
 	Strategy: resource.Strategy[*corev1.ConfigMap]{
 		Validate:            func(_ context.Context, cm *corev1.ConfigMap) field.ErrorList { return validateConfigMap(cm) },
 		ValidateUpdate:      validateConfigMapUpdate,
@@ -104,9 +103,8 @@ func (c caCodec) Decode(data []byte, defaults *schema.GroupVersionKind, into run
 	return obj, kind, err
 }
 
-var secrets = &resource.Resource[*corev1.Secret]{
+var secrets = &resource.Resource[*corev1.Secret, *corev1.SecretList]{
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.SecretList{} },
 	Default:    defaultSecret,
 	Strategy: resource.Strategy[*corev1.Secret]{
 		PrepareForUpdate: func(_ context.Context, secret, old *corev1.Secret) {

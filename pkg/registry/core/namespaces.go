@@ -23,9 +23,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/registry/validate"
 )
 
-var namespaces = &resource.Resource[*corev1.Namespace]{
+var namespaces = &resource.Resource[*corev1.Namespace, *corev1.NamespaceList]{
 	ShortNames: namespaceShortNames,
-	NewList:    func() runtime.Object { return &corev1.NamespaceList{} },
 	Default:    labelNamespace,
 	Strategy: resource.Strategy[*corev1.Namespace]{
 		PrepareForCreate: prepareNamespace,

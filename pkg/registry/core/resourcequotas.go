@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -22,10 +21,9 @@ import (
 
 const isNegativeMessage = "must be greater than or equal to 0"
 
-var resourceQuotas = &resource.Resource[*corev1.ResourceQuota]{
+var resourceQuotas = &resource.Resource[*corev1.ResourceQuota, *corev1.ResourceQuotaList]{
 	ShortNames: []string{"quota"},
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.ResourceQuotaList{} },
 	Strategy: resource.Strategy[*corev1.ResourceQuota]{
 		PrepareForCreate: func(_ context.Context, quota *corev1.ResourceQuota) { quota.Status = corev1.ResourceQuotaStatus{} },
 		PrepareForUpdate: func(_ context.Context, quota, old *corev1.ResourceQuota) { quota.Status = old.Status },
@@ -217,10 +215,9 @@ func validateScopeSelector(spec *corev1.ResourceQuotaSpec, path *field.Path) fie
 }
 
 // limitRanges are only stored and validated, for clients that run workloads elsewhere.
-var limitRanges = &resource.Resource[*corev1.LimitRange]{
+var limitRanges = &resource.Resource[*corev1.LimitRange, *corev1.LimitRangeList]{
 	ShortNames: []string{"limits"},
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.LimitRangeList{} },
 	Default: func(obj *corev1.LimitRange) {
 		for i := range obj.Spec.Limits {
 			defaultLimits(&obj.Spec.Limits[i])

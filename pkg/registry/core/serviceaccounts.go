@@ -34,10 +34,9 @@ import (
 //reference:metadata ServiceAccount | users
 const mountableSecretsAnnotation = "kubernetes.io/enforce-mountable-secrets"
 
-var serviceAccounts = &resource.Resource[*corev1.ServiceAccount]{
+var serviceAccounts = &resource.Resource[*corev1.ServiceAccount, *corev1.ServiceAccountList]{
 	ShortNames: []string{"sa"},
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.ServiceAccountList{} },
 	Strategy: resource.Strategy[*corev1.ServiceAccount]{
 		PrepareForCreate: func(_ context.Context, account *corev1.ServiceAccount) { keepSecretNames(account) },
 		PrepareForUpdate: func(_ context.Context, account, _ *corev1.ServiceAccount) { keepSecretNames(account) },

@@ -34,7 +34,7 @@ const timeToLive = time.Hour
 func Group() resource.Group {
 	return resource.Group{
 		GroupVersion: eventsv1.SchemeGroupVersion,
-		Resources: []resource.Definition{&resource.Alternate[*corev1.Event]{
+		Resources: []resource.Definition{&resource.Alternate[*corev1.Event, *corev1.EventList]{
 			Of:          events,
 			New:         func() runtime.Object { return &eventsv1.Event{} },
 			NewList:     func() runtime.Object { return &eventsv1.EventList{} },
@@ -47,10 +47,9 @@ func Group() resource.Group {
 // Core returns the resource as the core group serves it.
 func Core() resource.Definition { return events }
 
-var events = &resource.Resource[*corev1.Event]{
+var events = &resource.Resource[*corev1.Event, *corev1.EventList]{
 	ShortNames: []string{"ev"},
 	Namespaced: true,
-	NewList:    func() runtime.Object { return &corev1.EventList{} },
 	TTL:        timeToLive,
 	Strategy: resource.Strategy[*corev1.Event]{
 		Validate: func(ctx context.Context, event *corev1.Event) field.ErrorList {

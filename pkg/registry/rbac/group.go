@@ -29,27 +29,26 @@ func Group(c Config) resource.Group {
 	return resource.Group{
 		GroupVersion: rbacv1.SchemeGroupVersion,
 		Resources: []resource.Definition{
-			roles(c, "roles", true, func() runtime.Object { return &rbacv1.RoleList{} }, validateRole, c.checkRole),
-			bindings(c, "rolebindings", true, rbacv1.RoleBinding{}.SwaggerDoc(), same,
-				func() runtime.Object { return &rbacv1.RoleBindingList{} }),
-			roles(c, "clusterroles", false, func() runtime.Object { return &rbacv1.ClusterRoleList{} }, validateClusterRole, c.checkClusterRole),
-			bindings(c, "clusterrolebindings", false, rbacv1.ClusterRoleBinding{}.SwaggerDoc(), asRoleBinding,
-				func() runtime.Object { return &rbacv1.ClusterRoleBindingList{} }),
+			roles[*rbacv1.RoleList](c, "roles", true, validateRole, c.checkRole),
+			bindings[*rbacv1.RoleBindingList](c, "rolebindings", true, rbacv1.RoleBinding{}.SwaggerDoc(), same),
+			roles[*rbacv1.ClusterRoleList](c, "clusterroles", false, validateClusterRole, c.checkClusterRole),
+			bindings[*rbacv1.ClusterRoleBindingList](c, "clusterrolebindings", false,
+				rbacv1.ClusterRoleBinding{}.SwaggerDoc(), asRoleBinding),
 		},
 	}
 }
 
-func roles[T resource.Object](
-	c Config, name string, namespaced bool, newList func() runtime.Object, validateNew func(T) field.ErrorList, check func(ctx context.Context, role, old T) error,
-) *resource.Resource[T] {
+func roles[L runtime.Object, T resource.Object](
+	c Config, name string, namespaced bool, validateNew func(T) field.ErrorList,
+	check func(ctx context.Context, role, old T) error,
+) *resource.Resource[T, L] {
 	created := resource.Column[T]{ // instead of the age
 		Name:        "Created At",
 		Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
 		Cell:        func(obj T) any { return obj.GetCreationTimestamp().UTC().Format(time.RFC3339) },
 	}
-	return &resource.Resource[T]{
+	return &resource.Resource[T, L]{
 		Namespaced: namespaced,
-		NewList:    newList,
 		Strategy: resource.Strategy[T]{
 			Validate: func(_ context.Context, role T) field.ErrorList { return validateNew(role) },
 			ValidateUpdate: func(_ context.Context, role, old T) field.ErrorList {
@@ -71,12 +70,11 @@ func asRoleBinding(binding *rbacv1.ClusterRoleBinding) *rbacv1.RoleBinding {
 	return (*rbacv1.RoleBinding)(binding)
 }
 
-func bindings[T resource.Object](
-	c Config, name string, namespaced bool, doc map[string]string, of func(T) *rbacv1.RoleBinding, newList func() runtime.Object,
-) *resource.Resource[T] {
-	return &resource.Resource[T]{
+func bindings[L runtime.Object, T resource.Object](
+	c Config, name string, namespaced bool, doc map[string]string, of func(T) *rbacv1.RoleBinding,
+) *resource.Resource[T, L] {
+	return &resource.Resource[T, L]{
 		Namespaced: namespaced,
-		NewList:    newList,
 		Default:    func(binding T) { defaultBinding(of(binding)) },
 		Strategy: resource.Strategy[T]{
 			Validate: func(_ context.Context, binding T) field.ErrorList { return validateBinding(of(binding), namespaced) },

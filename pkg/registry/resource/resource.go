@@ -31,9 +31,9 @@ type Definition interface {
 	storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error)
 }
 
-// Resource describes a resource whose objects are of type T, which has the name of the kind. Fields are required unless
-// they are described as optional.
-type Resource[T Object] struct {
+// Resource describes a resource with objects of type T, which has the name of the kind, and lists of type L. Fields are
+// required unless they are described as optional.
+type Resource[T Object, L runtime.Object] struct {
 	// ShortNames are kubectl's abbreviations; optional.
 	ShortNames []string
 	// Categories are groups of resources, such as "all"; optional.
@@ -101,7 +101,7 @@ type Subresource[T Object] struct {
 	Admit func(ctx context.Context, obj, old T) error
 }
 
-func newObject[T Object]() T {
+func newObject[T runtime.Object]() T {
 	obj, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeFor[T]().Elem()))
 	return obj
 }
@@ -120,7 +120,7 @@ func pluralOf[T Object]() string {
 }
 
 // Plural implements Definition.
-func (r *Resource[T]) Plural() string { return pluralOf[T]() }
+func (r *Resource[T, L]) Plural() string { return pluralOf[T]() }
 
 // Group is one version of an API group with its resources.
 type Group struct {
@@ -191,12 +191,12 @@ func (b *Builder) Destroy() {
 	}
 }
 
-func (r *Resource[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
-	scheme.AddKnownTypes(gv, newObject[T](), r.NewList())
-	scheme.AddKnownTypes(internal(gv), newObject[T](), r.NewList())
+func (r *Resource[T, L]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+	scheme.AddKnownTypes(gv, newObject[T](), newObject[L]())
+	scheme.AddKnownTypes(internal(gv), newObject[T](), newObject[L]())
 	if r.Default != nil {
 		scheme.AddTypeDefaultingFunc(newObject[T](), func(obj any) { r.Default(obj.(T)) })
-		scheme.AddTypeDefaultingFunc(r.NewList(), r.defaultList)
+		scheme.AddTypeDefaultingFunc(newObject[L](), r.defaultList)
 	}
 	if r.Selectable == nil {
 		return nil
@@ -208,7 +208,7 @@ func (r *Resource[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) e
 	return errors.Join(err, addFieldLabels[T](scheme, gv, names))
 }
 
-func (r *Resource[T]) defaultList(list any) {
+func (r *Resource[T, L]) defaultList(list any) {
 	// The function does not fail, and an object that is not a list has no items.
 	_ = meta.EachListItem(list.(runtime.Object), func(obj runtime.Object) error {
 		if typed, ok := obj.(T); ok {
@@ -233,7 +233,7 @@ func addFieldLabels[T Object](scheme *runtime.Scheme, gv schema.GroupVersion, na
 	})
 }
 
-func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
+func (r *Resource[T, L]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 	typed, ok := obj.(T)
 	if !ok {
 		return nil, nil, fmt.Errorf("unexpected type %T in the storage of %s", obj, r.Plural())
@@ -253,9 +253,9 @@ func (r *Resource[T]) attrs(obj runtime.Object) (labels.Set, fields.Set, error) 
 
 // Alternate serves a Resource without ResetFields a second time, in another group and another form. Both share one
 // storage. The Group's AddToScheme must add conversions between the forms.
-type Alternate[T Object] struct {
+type Alternate[T Object, L runtime.Object] struct {
 	// Of is the stored resource. Its group must come first.
-	Of *Resource[T]
+	Of *Resource[T, L]
 	// New and NewList return an empty object and list of the other form, of the same kind.
 	New     func() runtime.Object
 	NewList func() runtime.Object
@@ -264,16 +264,16 @@ type Alternate[T Object] struct {
 }
 
 // Plural implements Definition.
-func (v *Alternate[T]) Plural() string { return v.Of.Plural() }
+func (v *Alternate[T, L]) Plural() string { return v.Of.Plural() }
 
 // register registers the other form as the wire version, and the stored form as the internal version of the group.
-func (v *Alternate[T]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
+func (v *Alternate[T, L]) register(scheme *runtime.Scheme, gv schema.GroupVersion) error {
 	scheme.AddKnownTypes(gv, v.New(), v.NewList())
-	scheme.AddKnownTypes(internal(gv), newObject[T](), v.Of.NewList())
+	scheme.AddKnownTypes(internal(gv), newObject[T](), newObject[L]())
 	return addFieldLabels[T](scheme, gv, v.FieldLabels)
 }
 
-func (v *Alternate[T]) storage(b *Builder, _ schema.GroupVersion) (map[string]rest.Storage, error) {
+func (v *Alternate[T, L]) storage(b *Builder, _ schema.GroupVersion) (map[string]rest.Storage, error) {
 	storages, ok := b.storages[v.Of]
 	if !ok {
 		return nil, errors.New("an alternate was built before its resource: list the resource's group first")

@@ -25,10 +25,11 @@ var (
 	twoVersion = schema.GroupVersion{Group: "two.example.com", Version: "v1"}
 )
 
-func things() *Resource[*corev1.ConfigMap] {
-	return &Resource[*corev1.ConfigMap]{
+type thingsResource = Resource[*corev1.ConfigMap, *corev1.ConfigMapList]
+
+func things() *thingsResource {
+	return &thingsResource{
 		ShortNames: []string{"th"}, Categories: []string{"all"}, Namespaced: true,
-		NewList:      func() runtime.Object { return &corev1.ConfigMapList{} },
 		Strategy:     Strategy[*corev1.ConfigMap]{ResetFields: [][]string{{"data", "a"}}},
 		Subresources: []Subresource[*corev1.ConfigMap]{{Name: "status"}, {Name: "finish", WriteOnly: true}},
 		Extra: func(store *genericregistry.Store) map[string]rest.Storage {
@@ -37,8 +38,8 @@ func things() *Resource[*corev1.ConfigMap] {
 	}
 }
 
-func alternate(of *Resource[*corev1.ConfigMap]) *Alternate[*corev1.ConfigMap] {
-	return &Alternate[*corev1.ConfigMap]{
+func alternate(of *thingsResource) *Alternate[*corev1.ConfigMap, *corev1.ConfigMapList] {
+	return &Alternate[*corev1.ConfigMap, *corev1.ConfigMapList]{
 		Of:      of,
 		New:     func() runtime.Object { return &eventsv1.Event{} },
 		NewList: func() runtime.Object { return &eventsv1.EventList{} },
@@ -119,7 +120,7 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildUnwinds(t *testing.T) {
-	other := &Resource[*corev1.Secret]{NewList: func() runtime.Object { return &corev1.SecretList{} }}
+	other := &Resource[*corev1.Secret, *corev1.SecretList]{}
 	for name, test := range map[string]struct {
 		resources []Definition
 		want      string

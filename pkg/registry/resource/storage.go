@@ -27,7 +27,7 @@ import (
 )
 
 // storage builds the store of the resource and the storages around it.
-func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
+func (r *Resource[T, L]) storage(b *Builder, gv schema.GroupVersion) (map[string]rest.Storage, error) {
 	store := r.newStore(b.Scheme, gv)
 	if r.Customize != nil {
 		r.Customize(store)
@@ -53,12 +53,12 @@ func (r *Resource[T]) storage(b *Builder, gv schema.GroupVersion) (map[string]re
 	return out, nil
 }
 
-func (r *Resource[T]) newStore(scheme *runtime.Scheme, gv schema.GroupVersion) *genericregistry.Store {
+func (r *Resource[T, L]) newStore(scheme *runtime.Scheme, gv schema.GroupVersion) *genericregistry.Store {
 	s := newStrategy(scheme, r.Namespaced, r.Strategy, gv)
 	plural, singular := resourceOf[T](gv)
 	store := &genericregistry.Store{
 		NewFunc:                   func() runtime.Object { return newObject[T]() },
-		NewListFunc:               r.NewList,
+		NewListFunc:               func() runtime.Object { return newObject[L]() },
 		DefaultQualifiedResource:  plural,
 		SingularQualifiedResource: singular,
 		PredicateFunc: func(label labels.Selector, field fields.Selector) apistorage.SelectionPredicate {
@@ -89,7 +89,7 @@ func (s *Storage) ShortNames() []string { return s.shortNames }
 // Categories implements rest.CategoriesProvider.
 func (s *Storage) Categories() []string { return s.categories }
 
-func (r *Resource[T]) subresourceStorage(s strategy[T], store *genericregistry.Store, sub Subresource[T]) rest.Storage {
+func (*Resource[T, L]) subresourceStorage(s strategy[T], store *genericregistry.Store, sub Subresource[T]) rest.Storage {
 	copied := *store
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
@@ -126,11 +126,8 @@ func (s *updateStorage) Update(ctx context.Context, name string, objInfo rest.Up
 	validation := updateValidation
 	if s.admit != nil {
 		validation = func(ctx context.Context, obj, old runtime.Object) error {
-			if err := s.admit(ctx, obj, old); err != nil {
+			if err := s.admit(ctx, obj, old); err != nil || updateValidation == nil {
 				return err
-			}
-			if updateValidation == nil {
-				return nil
 			}
 			return updateValidation(ctx, obj, old)
 		}

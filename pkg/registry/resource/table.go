@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/shardplane/shardplane/pkg/request"
 )
 
 // Object is a pointer to an API type.
@@ -148,10 +149,6 @@ func (t *table[T]) notAcceptable(ctx context.Context) error {
 	if info, ok := genericapirequest.RequestInfoFrom(ctx); ok {
 		resource = schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	}
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status:  metav1.StatusFailure,
-		Code:    http.StatusNotAcceptable,
-		Reason:  metav1.StatusReasonNotAcceptable,
-		Message: fmt.Sprintf("the resource %s does not support being converted to a Table", resource),
-	}}
+	return request.StatusError(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
+		fmt.Sprintf("the resource %s does not support being converted to a Table", resource))
 }
