@@ -11,7 +11,7 @@ var _ metav1.Object = (*content)(nil)
 
 const metadataField = "metadata"
 
-func (o *content) field(name string) Value { return o.Value().Field(metadataField).Field(name) }
+func (o *content) field(name string) Value { return o.Field(metadataField).Field(name) }
 
 // only returns an object with only one field of the metadata, if it exists.
 func (o *content) only(name string) *unstructured.Unstructured {
@@ -115,7 +115,7 @@ func (o *content) SetManagedFields(fields []metav1.ManagedFieldsEntry) {
 }
 
 func (o *content) GroupVersionKind() schema.GroupVersionKind {
-	return schema.FromAPIVersionAndKind(o.Value().Field("apiVersion").Text(), o.Value().Field("kind").Text())
+	return schema.FromAPIVersionAndKind(o.Field("apiVersion").Text(), o.Field("kind").Text())
 }
 
 func (o *content) SetGroupVersionKind(gvk schema.GroupVersionKind) {

@@ -19,8 +19,8 @@ type Object struct{ content }
 
 // content is the content of an Object. It implements metav1.Object and schema.ObjectKind.
 type content struct {
-	layout          *layout
-	values          []any
+	Value // without the resource version
+
 	resourceVersion string
 }
 
@@ -40,9 +40,6 @@ func (l *List) DeepCopyObject() runtime.Object {
 	l.ListMeta.DeepCopyInto(&c.ListMeta)
 	return c
 }
-
-// IsZero reports whether there is no object.
-func (o *Object) IsZero() bool { return o.layout == nil }
 
 // Unstructured returns the unpacked object, which the caller may change and keep.
 func (o *content) Unstructured() *unstructured.Unstructured {
@@ -64,14 +61,6 @@ func (o *Object) DeepCopyObject() runtime.Object {
 
 // GetObjectKind implements runtime.Object.
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
-
-// Value returns the content of the object without the resource version.
-func (o *content) Value() Value {
-	if o.layout == nil {
-		return Value{}
-	}
-	return Value{layout: o.layout, values: o.values}
-}
 
 // Bytes estimates the length of the object's JSON.
 func (o *Object) Bytes() int64 {

@@ -59,7 +59,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func layoutAt(o *Object, path ...string) *layout {
-	at := o.Value()
+	at := o.Value
 	for _, name := range path {
 		at = at.Field(name)
 	}

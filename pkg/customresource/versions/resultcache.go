@@ -26,7 +26,7 @@ func keyOf(o *packed.Object) stateKey {
 
 // claimsOn returns the claim labels of an object as a string.
 func claimsOn(o *packed.Object) string {
-	if !o.Value().Field("metadata").Field("labels").HasPrefix(multitenant.ClaimLabelPrefix) {
+	if !o.Field("metadata").Field("labels").HasPrefix(multitenant.ClaimLabelPrefix) {
 		return ""
 	}
 	var shown []string

@@ -151,7 +151,7 @@ func newSelectableField(path string, schema *apiextensionsv1.CustomResourceValid
 
 // value returns the value of the field in an object, or an empty string.
 func (f *selectableField) value(object *packed.Object) string {
-	at := object.Value()
+	at := object.Value
 	for i := range f.levels {
 		level := &f.levels[i]
 		if !at.IsObject() {
