@@ -78,6 +78,25 @@ func buildable(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.C
 	return &named
 }
 
+// reread encodes and decodes a document, so that it is comparable to other parsed ones, and removes the replaced group.
+// schemas is the path to its schemas.
+func reread[T any](built *T, d Definition, schemas ...string) (*T, error) {
+	data, err := json.Marshal(built)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	if d.CRD.Spec.Group == "" {
+		if data, err = withoutCoreGroup(data, schemas...); err != nil {
+			return nil, err
+		}
+	}
+	read := new(T)
+	if err := json.Unmarshal(data, read); err != nil {
+		return nil, fmt.Errorf("decoding: %w", err)
+	}
+	return read, nil
+}
+
 // withoutCoreGroup removes the replaced group from the paths of an encoded document, and from the extensions with kinds
 // of its operations and schemas. schemas is the path to these.
 func withoutCoreGroup(data []byte, schemas ...string) ([]byte, error) {
@@ -170,20 +189,7 @@ func buildV2(d Definition) (*spec.Swagger, error) {
 	if built, err = openapigate.V2(built); err != nil {
 		return nil, err
 	}
-	data, err := built.MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
-	}
-	if d.CRD.Spec.Group == "" {
-		if data, err = withoutCoreGroup(data, "definitions"); err != nil {
-			return nil, err
-		}
-	}
-	var read spec.Swagger // comparable to other parsed documents
-	if err := json.Unmarshal(data, &read); err != nil {
-		return nil, fmt.Errorf("decoding: %w", err)
-	}
-	return &read, nil
+	return reread(built, d, "definitions")
 }
 
 func (v2) members(on *base, d Definition) (members, error) {
@@ -208,13 +214,13 @@ func (v2) members(on *base, d Definition) (members, error) {
 		return members{}, fmt.Errorf("merging: %w", err)
 	}
 	var added members
-	if added[inPaths], err = membersOf(without(merged.Paths.Paths, known.Paths.Paths)); err != nil {
+	if added[inPaths], err = membersOf(merged.Paths.Paths, known.Paths.Paths); err != nil {
 		return members{}, err
 	}
-	if added[inSchemas], err = membersOf(without(merged.Definitions, known.Definitions)); err != nil {
+	if added[inSchemas], err = membersOf(merged.Definitions, known.Definitions); err != nil {
 		return members{}, err
 	}
-	added[inParameters], err = membersOf(without(merged.Parameters, known.Parameters))
+	added[inParameters], err = membersOf(merged.Parameters, known.Parameters)
 	return added, err
 }
 
@@ -250,23 +256,14 @@ func (v3) newBase(builtIn []byte, scale bool) (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	merged := &spec3.OpenAPI{Version: common.Version, Info: common.Info}
+	merged := &spec3.OpenAPI{
+		Version: common.Version, Info: common.Info, Paths: &spec3.Paths{Paths: map[string]*spec3.Path{}},
+		Components: &spec3.Components{Schemas: map[string]*spec.Schema{}},
+	}
 	if len(builtIn) > 0 {
 		if err := json.Unmarshal(builtIn, merged); err != nil {
 			return nil, fmt.Errorf("reading the built-in OpenAPI v3 document: %w", err)
 		}
-	}
-	if merged.Paths == nil {
-		merged.Paths = &spec3.Paths{}
-	}
-	if merged.Paths.Paths == nil {
-		merged.Paths.Paths = map[string]*spec3.Path{}
-	}
-	if merged.Components == nil {
-		merged.Components = &spec3.Components{}
-	}
-	if merged.Components.Schemas == nil {
-		merged.Components.Schemas = map[string]*spec.Schema{}
 	}
 	for name, s := range common.Components.Schemas {
 		if _, ok := merged.Components.Schemas[name]; !ok && !strings.HasPrefix(name, templatePrefix) {
@@ -293,18 +290,7 @@ func buildV3(d Definition) (*spec3.OpenAPI, error) {
 	if built, err = openapigate.V3(built); err != nil || d.CRD.Spec.Group != "" {
 		return built, err
 	}
-	data, err := json.Marshal(built)
-	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
-	}
-	if data, err = withoutCoreGroup(data, "components", "schemas"); err != nil {
-		return nil, err
-	}
-	var read spec3.OpenAPI
-	if err := json.Unmarshal(data, &read); err != nil {
-		return nil, fmt.Errorf("decoding: %w", err)
-	}
-	return &read, nil
+	return reread(built, d, "components", "schemas")
 }
 
 // Types that the base contains are not changed.
@@ -318,10 +304,10 @@ func (v3) members(on *base, d Definition) (members, error) {
 		return members{}, err
 	}
 	var added members
-	if added[inPaths], err = membersOf(without(built.Paths.Paths, known.Paths.Paths)); err != nil {
+	if added[inPaths], err = membersOf(built.Paths.Paths, known.Paths.Paths); err != nil {
 		return members{}, err
 	}
-	added[inSchemas], err = membersOf(without(built.Components.Schemas, known.Components.Schemas))
+	added[inSchemas], err = membersOf(built.Components.Schemas, known.Components.Schemas)
 	return added, err
 }
 

@@ -286,12 +286,17 @@ func inBraces(data []byte) ([]byte, error) {
 	return bytes.TrimSpace(data[1 : len(data)-1]), nil
 }
 
-// membersOf encodes a map as the members of an object.
-func membersOf[V any](of map[string]V) ([]byte, error) {
-	if len(of) == 0 {
+// membersOf encodes the entries of a map with names that are not in known, as the members of an object.
+func membersOf[V any](of, known map[string]V) ([]byte, error) {
+	added := maps.Clone(of)
+	maps.DeleteFunc(added, func(name string, _ V) bool {
+		_, ok := known[name]
+		return ok
+	})
+	if len(added) == 0 {
 		return nil, nil
 	}
-	data, err := json.Marshal(of)
+	data, err := json.Marshal(added)
 	if err != nil {
 		return nil, fmt.Errorf("encoding: %w", err)
 	}
@@ -307,15 +312,4 @@ func common[V any](of, others map[string]V) map[string]V {
 		}
 	}
 	return found
-}
-
-// without returns the entries with names that are not in others.
-func without[V any](of, others map[string]V) map[string]V {
-	left := map[string]V{}
-	for name, v := range of {
-		if _, ok := others[name]; !ok {
-			left[name] = v
-		}
-	}
-	return left
 }
