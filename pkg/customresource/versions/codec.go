@@ -8,8 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -230,8 +230,8 @@ func (h *Hooks) Resolver(wrapped webhook.AuthenticationInfoResolverWrapper) webh
 		inner := wrapped(delegate)
 		return &webhook.AuthenticationInfoResolverDelegator{
 			ClientConfigForFunc: func(hostPort string) (*rest.Config, error) {
-				if cfg, ok := h.inProcess(hostPort); ok {
-					return cfg, nil
+				if host, _, _ := strings.Cut(hostPort, ":"); host == definitions.ConvertHost {
+					return h.inProcess(), nil
 				}
 				return counted(inner.ClientConfigFor(hostPort))
 			},
@@ -261,17 +261,10 @@ func (t *hookTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // inProcess returns the client configuration of a conversion webhook that is a function of this process.
 // Upstream converts kinds that differ in more than their versions only with webhooks.
-func (h *Hooks) inProcess(hostPort string) (*rest.Config, bool) {
-	host, _, err := net.SplitHostPort(hostPort)
-	if err != nil {
-		host = hostPort
-	}
-	if host != definitions.ConvertHost {
-		return nil, false
-	}
+func (h *Hooks) inProcess() *rest.Config {
 	cfg := &rest.Config{QPS: -1}
 	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return converter(h.schemas) })
-	return cfg, true
+	return cfg
 }
 
 // converter calls webhooks in this process. It returns the function for the path of a URL, or nil.

@@ -183,20 +183,19 @@ func storedResource(sch *definitions.Schema) schema.GroupResource {
 
 func (s *Stores) restOptions(sch *definitions.Schema) (generic.RESTOptions, error) {
 	options, err := s.getter.GetRESTOptions(storedResource(sch), nil)
-	options.ResourcePrefix += s.suffix(sch)
+	options.ResourcePrefix = resourcePrefix(sch)
 	return options, err
 }
 
 // PrefixOf returns the prefix of the keys of the objects of a schema, with slashes around it.
-func (s *Stores) PrefixOf(sch *definitions.Schema) string {
-	return multitenant.ResourcePrefix(storedResource(sch)) + s.suffix(sch) + "/"
-}
+func (s *Stores) PrefixOf(sch *definitions.Schema) string { return resourcePrefix(sch) + "/" }
 
-func (s *Stores) suffix(sch *definitions.Schema) string {
+func resourcePrefix(sch *definitions.Schema) string {
+	prefix := multitenant.ResourcePrefix(storedResource(sch))
 	if sch.Resource.Group == "" {
-		return customSuffix
+		prefix += customSuffix
 	}
-	return ""
+	return prefix
 }
 
 func (s *Stores) newVersionStore(sch *definitions.Schema, shared generic.RESTOptions, prefix string, codec runtime.Codec, newFunc func() runtime.Object) (storage.Interface, factory.DestroyFunc, error) {
