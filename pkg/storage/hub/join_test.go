@@ -301,7 +301,7 @@ func TestRestoredEtcd(t *testing.T) {
 	f := newFollower(t)
 	f.fill("a", "b")
 	f.follow(20)
-	f.keep(20, f.at(20))
+	f.kept.add(20, f.at(20), time.Now(), 0)
 	f.stop()
 	f.fill("a")
 	f.follow(10)

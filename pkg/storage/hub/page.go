@@ -32,13 +32,6 @@ func (h *Hub) at(version uint64) *snapshot {
 	return h.objects.snapshot()
 }
 
-// keep keeps a snapshot for the following pages.
-func (h *Hub) keep(version uint64, s *snapshot) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.kept.add(version, s, time.Now(), h.written)
-}
-
 func (h *Hub) latest() (*snapshot, uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -163,8 +156,10 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 		return err
 	}
 	pred.SetShardInfoOnList(list)
-	if token != "" {
-		h.keep(p.version, p.objects)
+	if token != "" { // the following pages need the snapshot
+		h.mu.Lock()
+		h.kept.add(p.version, p.objects, time.Now(), h.written)
+		h.mu.Unlock()
 	}
 	metrics.RecordListCacheMetrics(h.cfg.Resource, "", len(selected), len(selected))
 	return nil
@@ -173,7 +168,6 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 // selectItems returns the objects of the page, the key of the last, and whether more follow.
 func (p page) selectItems() (selected []runtime.Object, last string, more bool, err error) {
 	pred := &p.opts.Predicate
-	all := pred.Empty()
 	if pred.Limit > 0 {
 		selected = make([]runtime.Object, 0, min(pred.Limit, 1000))
 	}
@@ -182,19 +176,24 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 			more = true
 			return false
 		}
-		matches := all
-		if !all {
-			if matches, err = pred.Matches(it.obj); err != nil {
-				err = fmt.Errorf("cannot match %s: %w", it.key, err)
-				return false
-			}
-		}
-		if matches {
+		var matches bool
+		if matches, err = selects(pred, it); matches {
 			selected, last = append(selected, it.obj), it.key
 		}
-		return true
+		return err == nil
 	})
 	return selected, last, more, err
+}
+
+func selects(pred *storage.SelectionPredicate, it item) (bool, error) {
+	if pred.Empty() { // faster than Matches, which reads a feature gate
+		return true, nil
+	}
+	matches, err := pred.Matches(it.obj)
+	if err != nil {
+		return false, fmt.Errorf("cannot match %s: %w", it.key, err)
+	}
+	return matches, nil
 }
 
 // State is the objects below a key at a version.
@@ -238,19 +237,13 @@ func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.Lis
 // Each yields the selected objects until yield returns false, at most once. They must not be modified, see Unwrap.
 func (s *State) Each(yield func(runtime.Object) bool) error {
 	var err error
-	all := s.pred.Empty()
 	visit := func(it item) bool {
 		if !inScope(s.key, it.key) {
 			return false
 		}
-		matches := all
-		if !all {
-			if matches, err = s.pred.Matches(it.obj); err != nil {
-				err = fmt.Errorf("cannot match %s: %w", it.key, err)
-				return false
-			}
-		}
-		return !matches || yield(Share(s.hub.cfg.Shown(it.obj)))
+		var matches bool
+		matches, err = selects(&s.pred, it)
+		return err == nil && (!matches || yield(Share(s.hub.cfg.Shown(it.obj))))
 	}
 	if s.objects != nil {
 		s.objects.from(s.key, visit)

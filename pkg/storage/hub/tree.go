@@ -75,28 +75,26 @@ func (t *tree) snapshot() *snapshot {
 	return t.latest
 }
 
-// at returns the index of the chunk that contains, or would contain, the key.
-func at(chunks []*chunk, key string) int {
-	i, found := slices.BinarySearchFunc(chunks, key, func(c *chunk, key string) int { return strings.Compare(c.items[0].key, key) })
-	if !found && i > 0 {
-		i--
+// locate returns the index of the chunk that contains, or would contain, the key, and the position in it.
+func locate(chunks []*chunk, key string) (n, i int, found bool) {
+	if len(chunks) == 0 {
+		return 0, 0, false
 	}
-	return i
-}
-
-func (c *chunk) at(key string) (int, bool) {
-	return slices.BinarySearchFunc(c.items, key, func(i item, key string) int { return strings.Compare(i.key, key) })
+	compare := func(it item, key string) int { return strings.Compare(it.key, key) }
+	n, found = slices.BinarySearchFunc(chunks, key, func(c *chunk, key string) int { return compare(c.items[0], key) })
+	if !found && n > 0 {
+		n--
+	}
+	i, found = slices.BinarySearchFunc(chunks[n].items, key, compare)
+	return n, i, found
 }
 
 func (t *tree) get(key string) runtime.Object {
-	if len(t.chunks) == 0 {
+	n, i, found := locate(t.chunks, key)
+	if !found {
 		return nil
 	}
-	c := t.chunks[at(t.chunks, key)]
-	if i, found := c.at(key); found {
-		return c.items[i].obj
-	}
-	return nil
+	return t.chunks[n].items[i].obj
 }
 
 // own returns chunk i for modification.
@@ -123,9 +121,8 @@ func (t *tree) set(key string, obj runtime.Object) runtime.Object {
 		t.len++
 		return nil
 	}
-	n := at(t.chunks, key)
+	n, i, found := locate(t.chunks, key)
 	c := t.own(n)
-	i, found := c.at(key)
 	if found {
 		previous := c.items[i].obj
 		c.items[i].obj = obj
@@ -148,11 +145,7 @@ func (t *tree) set(key string, obj runtime.Object) runtime.Object {
 
 // remove removes an object and returns it, or nil.
 func (t *tree) remove(key string) runtime.Object {
-	if len(t.chunks) == 0 {
-		return nil
-	}
-	n := at(t.chunks, key)
-	i, found := t.chunks[n].at(key)
+	n, i, found := locate(t.chunks, key)
 	if !found {
 		return nil
 	}
@@ -184,11 +177,7 @@ func (t *tree) merge(n int) {
 
 // rank returns the number of keys less than key.
 func (s *snapshot) rank(key string) int {
-	if len(s.chunks) == 0 {
-		return 0
-	}
-	n := at(s.chunks, key)
-	rank, _ := s.chunks[n].at(key)
+	n, rank, _ := locate(s.chunks, key)
 	for _, c := range s.chunks[:n] {
 		rank += len(c.items)
 	}
@@ -197,11 +186,7 @@ func (s *snapshot) rank(key string) int {
 
 // from yields the items with keys not less than key.
 func (s *snapshot) from(key string, yield func(item) bool) {
-	if len(s.chunks) == 0 {
-		return
-	}
-	n := at(s.chunks, key)
-	i, _ := s.chunks[n].at(key)
+	n, i, _ := locate(s.chunks, key)
 	for _, c := range s.chunks[n:] {
 		for _, it := range c.items[i:] {
 			if !yield(it) {
