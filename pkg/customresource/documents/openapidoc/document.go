@@ -120,11 +120,7 @@ func (l *Library) document(ctx context.Context, s Spec, protobuf bool) (*documen
 		}
 		parts := make([]*part, len(s.Definitions))
 		err = l.inParallel(ctx, len(parts), func(ctx context.Context, i int) (err error) {
-			get := l.jsonPart
-			if protobuf {
-				get = l.protobufPart
-			}
-			parts[i], err = get(ctx, s.format, on, s.Hash, s.Definitions[i])
+			parts[i], err = l.part(ctx, s, on, s.Definitions[i], protobuf)
 			return err
 		})
 		if err != nil {

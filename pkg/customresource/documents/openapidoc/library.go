@@ -314,48 +314,52 @@ func inflateTo(w io.Writer, data []byte) error {
 	return r.Close()
 }
 
-// jsonPart returns the contribution of a definition as JSON.
-func (l *Library) jsonPart(ctx context.Context, f format, on *base, baseKey string, d Definition) (*part, error) {
-	key := "json part\n" + f.name() + "\n" + baseKey + "\n" + d.Hash + "\n" + d.Version
-	return once(ctx, l, key, func(context.Context) (*part, error) {
-		added, err := f.members(on, d)
-		if err != nil {
-			return nil, fmt.Errorf("making the OpenAPI document of %s.%s: %w", d.CRD.Spec.Names.Plural, d.CRD.Spec.Group, err)
+// part returns the contribution of a definition to a base, as JSON or as protobuf.
+func (l *Library) part(ctx context.Context, s Spec, on *base, d Definition, protobuf bool) (*part, error) {
+	key := fmt.Sprintf("part %t\n%s\n%s\n%s\n%s", protobuf, s.format.name(), s.Hash, d.Hash, d.Version)
+	return once(ctx, l, key, func(ctx context.Context) (*part, error) {
+		if protobuf {
+			return l.protobufPart(ctx, s, on, d)
 		}
-		p := &part{}
-		for i := range added {
-			if p.members[i], err = deflate(added[i]); err != nil {
-				return nil, err
-			}
-		}
-		return p, nil
+		return jsonPart(s.format, on, d)
 	})
 }
 
-// protobufPart returns the contribution of a definition as protobuf.
-func (l *Library) protobufPart(ctx context.Context, f format, on *base, baseKey string, d Definition) (*part, error) {
-	key := "protobuf part\n" + f.name() + "\n" + baseKey + "\n" + d.Hash + "\n" + d.Version
-	return once(ctx, l, key, func(ctx context.Context) (*part, error) {
-		compressed, err := l.jsonPart(ctx, f, on, baseKey, d)
-		if err != nil {
+func jsonPart(f format, on *base, d Definition) (*part, error) {
+	added, err := f.members(on, d)
+	if err != nil {
+		return nil, fmt.Errorf("making the OpenAPI document of %s.%s: %w", d.CRD.Spec.Names.Plural, d.CRD.Spec.Group, err)
+	}
+	p := &part{}
+	for i := range added {
+		if p.members[i], err = deflate(added[i]); err != nil {
 			return nil, err
 		}
-		var added members
-		for i := range added {
-			var inflated bytes.Buffer
-			if err := inflateTo(&inflated, compressed.members[i]); err != nil {
-				return nil, err
-			}
-			added[i] = inflated.Bytes()
+	}
+	return p, nil
+}
+
+func (l *Library) protobufPart(ctx context.Context, s Spec, on *base, d Definition) (*part, error) {
+	compressed, err := l.part(ctx, s, on, d, false)
+	if err != nil {
+		return nil, err
+	}
+	var added members
+	for i := range added {
+		var inflated bytes.Buffer
+		if err := inflateTo(&inflated, compressed.members[i]); err != nil {
+			return nil, err
 		}
-		encoded, err := f.protobuf(added)
-		if err != nil {
-			return nil, fmt.Errorf("encoding the OpenAPI document of %s.%s as protobuf: %w", d.CRD.Spec.Names.Plural, d.CRD.Spec.Group, err)
-		}
-		p := &part{}
-		p.protobuf, err = deflate(encoded)
-		return p, err
-	})
+		added[i] = inflated.Bytes()
+	}
+	encoded, err := s.format.protobuf(added)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the OpenAPI document of %s.%s as protobuf: %w",
+			d.CRD.Spec.Names.Plural, d.CRD.Spec.Group, err)
+	}
+	p := &part{}
+	p.protobuf, err = deflate(encoded)
+	return p, err
 }
 
 // errNoObject is returned for an invalid built-in document.
