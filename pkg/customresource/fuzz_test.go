@@ -3,7 +3,6 @@ package customresource
 import (
 	"encoding/json"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 const (
@@ -25,21 +26,9 @@ const (
 // FuzzDefinition creates any document as a definition: the server does not fail, and can serve each accepted
 // definition.
 func FuzzDefinition(f *testing.F) {
-	crd := widgetCRD(nil)
-	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
-	valid, err := json.Marshal(crd)
-	require.NoError(f, err)
-	for _, seed := range []string{
-		string(valid), "", "{}", "null", `{"spec":null}`, `{"spec":{"versions":[]}}`,
-		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b.c"},"spec":{"group":"b.c","names":{"plural":"a","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
-		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"conversion":{"strategy":"Webhook"},"versions":[{"schema":{"openAPIV3Schema":{"default":{"a":[null]}}}}]}}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	s := startServer(f, serverOptions{})
-	client, err := rest.HTTPClientFor(s.Config)
-	require.NoError(f, err)
-	crds, other := s.CRDsOver(f, "fuzz", client), s.CRDsOver(f, "other", client)
+	customresourcetest.AddDefinitionSeeds(f)
+	_, crdsIn := startFuzzed(f)
+	crds, other := crdsIn("fuzz"), crdsIn("other")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var status int
 		result := crds.ApiextensionsV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
@@ -79,11 +68,9 @@ func FuzzObject(f *testing.F) {
 	} {
 		f.Add([]byte(seed))
 	}
-	s := startServer(f, serverOptions{})
+	s, crdsIn := startFuzzed(f)
 	s.CreateCRD(f, "fuzz", widgetCRD(nil))
-	client, err := rest.HTTPClientFor(s.Config)
-	require.NoError(f, err)
-	api := s.CRDsOver(f, "fuzz", client).ApiextensionsV1().RESTClient()
+	api := crdsIn("fuzz").ApiextensionsV1().RESTClient()
 	const path = "/apis/example.com/v1/namespaces/default/widgets"
 	s.CreateCRD(f, "other", widgetCRD(nil))
 	other := s.Dynamic(f, "other").Resource(widgets)
@@ -172,10 +159,10 @@ spec: {name: x, replicas: 2, port: http, open: {any: [1, {b: null}]}, raw: {apiV
 status: {replicas: 1, selector: a=b}
 `
 
-// withNode returns a document with the n-th node replaced, and whether it exists.
-func withNode(document string, n int, value any) ([]byte, bool) {
-	var root any
-	if yaml.Unmarshal([]byte(document), &root) != nil {
+// withNode returns a document with the n-th node replaced, and whether the node exists and by is valid.
+func withNode(document string, n int, by []byte) ([]byte, bool) {
+	var root, value any
+	if yaml.Unmarshal([]byte(document), &root) != nil || json.Unmarshal(by, &value) != nil {
 		return nil, false
 	}
 	found := false
@@ -210,7 +197,7 @@ var oddValues = []string{`null`, `""`, `"x"`, `0`, `-1`, `1e30`, `true`, `[]`, `
 func seedNodes(f *testing.F, document string, every int) (nodes uint16) {
 	f.Helper()
 	for n := 0; ; n++ {
-		if _, ok := withNode(document, n, nil); !ok {
+		if _, ok := withNode(document, n, []byte("null")); !ok {
 			return uint16(n)
 		}
 		if n%every == 0 {
@@ -223,16 +210,10 @@ func seedNodes(f *testing.F, document string, every int) (nodes uint16) {
 // described.
 func FuzzDefinitionNode(f *testing.F) {
 	nodes := seedNodes(f, richDefinition, 5)
-	s := startServer(f, serverOptions{})
-	client, err := rest.HTTPClientFor(s.Config)
-	require.NoError(f, err)
-	crds := s.CRDsOver(f, "fuzz", client)
+	_, crdsIn := startFuzzed(f)
+	crds := crdsIn("fuzz")
 	f.Fuzz(func(t *testing.T, n uint16, data []byte) {
-		var value any
-		if json.Unmarshal(data, &value) != nil {
-			return
-		}
-		document, ok := withNode(richDefinition, int(n%nodes), value)
+		document, ok := withNode(richDefinition, int(n%nodes), data)
 		if !ok {
 			return
 		}
@@ -292,23 +273,16 @@ func isExpected(err error) bool {
 // FuzzObjectNode replaces one node of an object by any value, in all kinds of writes.
 func FuzzObjectNode(f *testing.F) {
 	nodes := seedNodes(f, richObject, 3)
-	s := startServer(f, serverOptions{})
-	client, err := rest.HTTPClientFor(s.Config)
-	require.NoError(f, err)
-	crds := s.CRDsOver(f, "fuzz", client)
+	s, crdsIn := startFuzzed(f)
+	api := crdsIn("fuzz").ApiextensionsV1().RESTClient()
 	var definition apiextensionsv1.CustomResourceDefinition
 	require.NoError(f, yaml.Unmarshal([]byte(richDefinition), &definition))
 	s.CreateCRD(f, "fuzz", &definition)
 	const path = "/apis/fuzz.example.com/v2/namespaces/default/riches"
 	valid, err := yaml.YAMLToJSON([]byte(richObject))
 	require.NoError(f, err)
-	api := crds.ApiextensionsV1().RESTClient()
 	f.Fuzz(func(t *testing.T, n uint16, data []byte) {
-		var value any
-		if json.Unmarshal(data, &value) != nil {
-			return
-		}
-		document, ok := withNode(richObject, int(n%nodes), value)
+		document, ok := withNode(richObject, int(n%nodes), data)
 		if !ok {
 			return
 		}
@@ -334,11 +308,16 @@ func FuzzObjectNode(f *testing.F) {
 	})
 }
 
-// CRDsOver is CRDs with a shared HTTP client.
-func (s *testServer) CRDsOver(t testing.TB, cluster string, client *http.Client) apiextensionsclient.Interface {
-	t.Helper()
-	t.Cleanup(client.CloseIdleConnections)
-	c, err := apiextensionsclient.NewForConfigAndClient(s.ClusterConfig(cluster), client)
-	require.NoError(t, err)
-	return c
+// startFuzzed starts a server. crdsIn returns clients of logical clusters, which share connections.
+func startFuzzed(f *testing.F) (s *testServer, crdsIn func(cluster string) apiextensionsclient.Interface) {
+	f.Helper()
+	s = startServer(f, serverOptions{})
+	client, err := rest.HTTPClientFor(s.Config)
+	require.NoError(f, err)
+	f.Cleanup(client.CloseIdleConnections)
+	return s, func(cluster string) apiextensionsclient.Interface {
+		c, err := apiextensionsclient.NewForConfigAndClient(s.ClusterConfig(cluster), client)
+		require.NoError(f, err)
+		return c
+	}
 }

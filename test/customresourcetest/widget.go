@@ -1,6 +1,7 @@
 package customresourcetest
 
 import (
+	"encoding/json"
 	"maps"
 	"runtime"
 	"testing"
@@ -56,6 +57,22 @@ func WidgetCRD(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextens
 			Scope:    apiextensionsv1.NamespaceScoped,
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version},
 		},
+	}
+}
+
+// AddDefinitionSeeds adds valid and malformed definitions as seeds.
+func AddDefinitionSeeds(f *testing.F) {
+	f.Helper()
+	crd := WidgetCRD(nil)
+	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
+	valid, err := json.Marshal(crd)
+	require.NoError(f, err)
+	for _, seed := range []string{
+		string(valid), "", "{}", "null", `{"spec":null}`, `{"spec":{"versions":[]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b.c"},"spec":{"group":"b.c","names":{"plural":"a","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
+		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"conversion":{"strategy":"Webhook"},"versions":[{"schema":{"openAPIV3Schema":{"default":{"a":[null]}}}}]}}`,
+	} {
+		f.Add([]byte(seed))
 	}
 }
 

@@ -1,7 +1,6 @@
 package definitions
 
 import (
-	"encoding/json"
 	goruntime "runtime"
 	"testing"
 
@@ -10,6 +9,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/shardplane/shardplane/test/customresourcetest"
 )
 
 var plainCodec = apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1.SchemeGroupVersion)
@@ -104,17 +105,7 @@ func TestSimilarBytesAreNotInterned(t *testing.T) {
 
 // FuzzDecoding: decoding a definition returns the same result whether its spec is interned or not.
 func FuzzDecoding(f *testing.F) {
-	crd := widgetCRD(nil)
-	crd.APIVersion, crd.Kind = "apiextensions.k8s.io/v1", "CustomResourceDefinition"
-	valid, err := json.Marshal(crd)
-	require.NoError(f, err)
-	for _, seed := range []string{
-		string(valid), "", "{}", "null", `{"spec":null}`, `{"spec":{"versions":[]}}`,
-		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"a.b.c"},"spec":{"group":"b.c","names":{"plural":"a","kind":"A"},"scope":"Cluster","versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`,
-		`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","spec":{"conversion":{"strategy":"Webhook"},"versions":[{"schema":{"openAPIV3Schema":{"default":{"a":[null]}}}}]}}`,
-	} {
-		f.Add([]byte(seed))
-	}
+	customresourcetest.AddDefinitionSeeds(f)
 	f.Fuzz(requireSameDecoding)
 }
 
