@@ -71,13 +71,12 @@ func TestBindings(t *testing.T) {
 			})
 		}
 		binding := &rbacv1.RoleBinding{ObjectMeta: named("b"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "r"}, Subjects: []rbacv1.Subject{user, {Kind: "ServiceAccount", Name: "s"}}}
-		created, err := client.RbacV1().RoleBindings(namespace).Create(t.Context(), binding, metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, client.RbacV1().RoleBindings(namespace), binding)
 		require.Equal(t, rbacv1.GroupName, created.RoleRef.APIGroup, "groups must be defaulted")
 		require.Equal(t, rbacv1.GroupName, created.Subjects[0].APIGroup)
 		require.Empty(t, created.Subjects[1].APIGroup)
 		created.RoleRef.Name = "other"
-		_, err = client.RbacV1().RoleBindings(namespace).Update(t.Context(), created, metav1.UpdateOptions{})
+		_, err := client.RbacV1().RoleBindings(namespace).Update(t.Context(), created, metav1.UpdateOptions{})
 		requireInvalid(t, err, `RoleBinding.rbac.authorization.k8s.io "b" is invalid: `, `roleRef: Invalid value: {"apiGroup":"rbac.authorization.k8s.io","kind":"Role","name":"other"}: cannot change roleRef`)
 
 		apply := rbacv1apply.ClusterRoleBinding("applied-" + namespace).
@@ -135,8 +134,7 @@ func TestReviews(t *testing.T) {
 		local := &authorizationv1.LocalSubjectAccessReview{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: authorizationv1.SubjectAccessReviewSpec{User: "u", ResourceAttributes: resource},
 		}
-		response, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(t.Context(), local, metav1.CreateOptions{})
-		require.NoError(t, err)
+		response := mustCreate(t, client.AuthorizationV1().LocalSubjectAccessReviews(namespace), local)
 		require.False(t, response.Status.Allowed)
 		local.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{Namespace: "other", Verb: "get", Resource: "pods"}
 		_, err = client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(t.Context(), local, metav1.CreateOptions{})

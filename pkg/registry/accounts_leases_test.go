@@ -26,8 +26,7 @@ func TestServiceAccounts(t *testing.T) {
 		require.Equal(t, []corev1.ObjectReference{{Name: "s"}}, created.Secrets)
 
 		created.Secrets = append(created.Secrets, corev1.ObjectReference{Name: "t", Kind: "Secret"})
-		updated, err := accounts.Update(t.Context(), created, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		updated := mustUpdate(t, accounts, created)
 		require.Equal(t, []corev1.ObjectReference{{Name: "s"}, {Name: "t"}}, updated.Secrets)
 
 		_, err = accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: named("S_A")}, metav1.CreateOptions{})
@@ -66,16 +65,14 @@ func TestLeases(t *testing.T) {
 		requireRefusal(t, err, metav1.StatusReasonInvalid, `leases.coordination.k8s.io "l" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update`)
 
 		// And a PUT may create, but not for every resource.
-		put, err := leases.Update(t.Context(), &coordinationv1.Lease{ObjectMeta: named("put")}, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		put := mustUpdate(t, leases, &coordinationv1.Lease{ObjectMeta: named("put")})
 		require.NotEmpty(t, put.UID)
 		_, err = client.CoreV1().ConfigMaps(namespace).Update(t.Context(), configMap("put"), metav1.UpdateOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 
 		stale := created.DeepCopy()
 		created.Spec.HolderIdentity = new("other")
-		_, err = leases.Update(t.Context(), created, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		mustUpdate(t, leases, created)
 		_, err = leases.Update(t.Context(), stale, metav1.UpdateOptions{})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		require.EqualError(t, err, `Operation cannot be fulfilled on leases.coordination.k8s.io "l": the object has been modified; please apply your changes to the latest version and try again`)

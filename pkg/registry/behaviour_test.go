@@ -25,7 +25,7 @@ func TestDryRun(t *testing.T) {
 		_, err = cms.Get(ctx, "dry", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 
-		wet := createConfigMap(t, client, namespace, configMap("wet"))
+		wet := mustCreate(t, client.CoreV1().ConfigMaps(namespace), configMap("wet"))
 		changed := wet.DeepCopy()
 		changed.Data["key"] = "new"
 		updated, err := cms.Update(ctx, changed, metav1.UpdateOptions{DryRun: all})
@@ -33,8 +33,7 @@ func TestDryRun(t *testing.T) {
 		require.Equal(t, "new", updated.Data["key"])
 		require.NoError(t, cms.Delete(ctx, "wet", metav1.DeleteOptions{DryRun: all}))
 		require.NoError(t, cms.DeleteCollection(ctx, metav1.DeleteOptions{DryRun: all}, metav1.ListOptions{}))
-		got, err := cms.Get(ctx, "wet", metav1.GetOptions{})
-		require.NoError(t, err)
+		got := mustGet(t, cms, "wet")
 		require.Equal(t, wet.ResourceVersion, got.ResourceVersion)
 		_, err = cms.Create(ctx, configMap("wet"), dryRun)
 		require.True(t, apierrors.IsAlreadyExists(err), "%v", err)
@@ -63,7 +62,7 @@ func TestFieldValidation(t *testing.T) {
 	require.Empty(t, seen.texts)
 	require.True(t, apierrors.IsInvalid(post("Maybe")))
 
-	createConfigMap(t, client, "ns", configMap("c"))
+	mustCreate(t, client.CoreV1().ConfigMaps("ns"), configMap("c"))
 	_, err = client.CoreV1().ConfigMaps("ns").Patch(t.Context(), "c", types.MergePatchType, []byte(`{"odd":1}`), metav1.PatchOptions{FieldValidation: "Strict"})
 	require.ErrorContains(t, err, `unknown field "odd"`)
 }
@@ -99,7 +98,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 		ctx, cms := t.Context(), client.CoreV1().ConfigMaps(namespace)
 		cm := configMap("held")
 		cm.Finalizers = []string{"example.com/hold"}
-		cm = createConfigMap(t, client, namespace, cm)
+		cm = mustCreate(t, client.CoreV1().ConfigMaps(namespace), cm)
 
 		err := cms.Delete(ctx, "held", *metav1.NewPreconditionDeleteOptions("other"))
 		require.True(t, apierrors.IsConflict(err), "%v", err)
@@ -111,8 +110,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 			GracePeriodSeconds: new(int64(30)),
 			Preconditions:      &metav1.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion},
 		}))
-		held, err := cms.Get(ctx, "held", metav1.GetOptions{})
-		require.NoError(t, err)
+		held := mustGet(t, cms, "held")
 		require.NotNil(t, held.DeletionTimestamp)
 		require.Equal(t, int64(0), *held.DeletionGracePeriodSeconds, "ConfigMaps must be deleted without a grace period")
 
@@ -122,8 +120,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 		require.ErrorContains(t, err, `no new finalizers can be added if the object is being deleted, found new finalizers []string{"example.com/more"}`)
 
 		held.Finalizers = nil
-		_, err = cms.Update(ctx, held, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		mustUpdate(t, cms, held)
 		_, err = cms.Get(ctx, "held", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	})
@@ -131,7 +128,7 @@ func TestFinalizersAndPreconditions(t *testing.T) {
 
 func TestDeleteResponses(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
-	uid := createConfigMap(t, client, "ns", configMap("c")).UID
+	uid := mustCreate(t, client.CoreV1().ConfigMaps("ns"), configMap("c")).UID
 	body, err := client.CoreV1().RESTClient().Delete().Namespace("ns").Resource("configmaps").Name("c").DoRaw(t.Context())
 	require.NoError(t, err)
 	var status metav1.Status
@@ -140,8 +137,7 @@ func TestDeleteResponses(t *testing.T) {
 	require.Equal(t, &metav1.StatusDetails{Name: "c", Kind: "configmaps", UID: uid}, status.Details)
 
 	// Service accounts return the object.
-	_, err = client.CoreV1().ServiceAccounts("ns").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: named("s")}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, client.CoreV1().ServiceAccounts("ns"), &corev1.ServiceAccount{ObjectMeta: named("s")})
 	body, err = client.CoreV1().RESTClient().Delete().Namespace("ns").Resource("serviceaccounts").Name("s").DoRaw(t.Context())
 	require.NoError(t, err)
 	var account corev1.ServiceAccount
@@ -155,9 +151,9 @@ func TestDeleteCollection(t *testing.T) {
 		for i := range 6 {
 			cm := configMap(fmt.Sprintf("c%d", i))
 			cm.Labels = map[string]string{"odd": fmt.Sprint(i%2 == 1)}
-			createConfigMap(t, client, namespace, cm)
+			mustCreate(t, client.CoreV1().ConfigMaps(namespace), cm)
 		}
-		createConfigMap(t, client, namespace+"-other", configMap("stays"))
+		mustCreate(t, client.CoreV1().ConfigMaps(namespace+"-other"), configMap("stays"))
 		names := func() string {
 			list, err := cms.List(ctx, metav1.ListOptions{})
 			require.NoError(t, err)
@@ -169,8 +165,7 @@ func TestDeleteCollection(t *testing.T) {
 		require.Equal(t, "c2 c4", names())
 		require.NoError(t, cms.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 		require.Empty(t, names())
-		_, err := client.CoreV1().ConfigMaps(namespace+"-other").Get(ctx, "stays", metav1.GetOptions{})
-		require.NoError(t, err)
+		mustGet(t, client.CoreV1().ConfigMaps(namespace+"-other"), "stays")
 	})
 }
 
@@ -178,7 +173,7 @@ func TestManagedFieldsAndSpoofedMetadata(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	cm := configMap("c")
 	cm.UID, cm.CreationTimestamp, cm.DeletionTimestamp = "mine", metav1.Unix(1, 0), new(metav1.Now())
-	created := createConfigMap(t, client, "ns", cm)
+	created := mustCreate(t, client.CoreV1().ConfigMaps("ns"), cm)
 	require.NotEqual(t, types.UID("mine"), created.UID)
 	require.Nil(t, created.DeletionTimestamp)
 	require.NotEqual(t, int64(1), created.CreationTimestamp.Unix())

@@ -61,8 +61,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		many.Spec.Usages = slices.Repeat([]certificatesv1.KeyUsage{"fun"}, 24)
 		_, err := requests.Create(t.Context(), many, metav1.CreateOptions{})
 		require.ErrorContains(t, err, "must have at most 23 items")
-		created, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, requests, request)
 		require.Equal(t, "tester", created.Spec.Username)
 		require.Contains(t, created.Spec.Groups, "system:masters")
 		require.Empty(t, created.Status.Certificate)
@@ -70,8 +69,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		changed := created.DeepCopy()
 		changed.Spec.SignerName, changed.Labels = "example.com/others", map[string]string{"a": "b"}
 		changed.Status.Certificate = certificatePEM
-		updated, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		updated := mustUpdate(t, requests, changed)
 		require.Equal(t, created.Spec, updated.Spec, "the spec must not change")
 		require.Equal(t, "b", updated.Labels["a"])
 		require.Empty(t, updated.Status.Certificate)

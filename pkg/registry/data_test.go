@@ -50,7 +50,7 @@ func TestConfigMapImmutable(t *testing.T) {
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, namespace string) {
 		cm := configMap("frozen")
 		cm.Immutable = new(true)
-		cm = createConfigMap(t, client, namespace, cm)
+		cm = mustCreate(t, client.CoreV1().ConfigMaps(namespace), cm)
 		for name, test := range map[string]struct {
 			change func(*corev1.ConfigMap)
 			want   string
@@ -69,8 +69,7 @@ func TestConfigMapImmutable(t *testing.T) {
 		}
 		labelled := cm.DeepCopy()
 		labelled.Labels = map[string]string{"a": "b"}
-		_, err := client.CoreV1().ConfigMaps(namespace).Update(t.Context(), labelled, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		mustUpdate(t, client.CoreV1().ConfigMaps(namespace), labelled)
 	})
 }
 
@@ -132,18 +131,16 @@ func TestSecretStringData(t *testing.T) {
 func TestSecretUpdate(t *testing.T) {
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, namespace string) {
 		secrets := client.CoreV1().Secrets(namespace)
-		created, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: named("s"), Data: map[string][]byte{"a": nil}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, secrets, &corev1.Secret{ObjectMeta: named("s"), Data: map[string][]byte{"a": nil}})
 
 		changed := created.DeepCopy()
 		changed.Type = "example.com/mine"
-		_, err = secrets.Update(t.Context(), changed, metav1.UpdateOptions{})
+		_, err := secrets.Update(t.Context(), changed, metav1.UpdateOptions{})
 		requireRefusal(t, err, metav1.StatusReasonInvalid, `Secret "s" is invalid: type: Invalid value: "example.com/mine": field is immutable`)
 
 		changed = created.DeepCopy()
 		changed.Immutable = new(true)
-		frozen, err := secrets.Update(t.Context(), changed, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		frozen := mustUpdate(t, secrets, changed)
 		frozen.Data = map[string][]byte{"a": []byte("b")}
 		frozen.Immutable = nil
 		_, err = secrets.Update(t.Context(), frozen, metav1.UpdateOptions{})
@@ -154,8 +151,7 @@ func TestSecretUpdate(t *testing.T) {
 func TestSecretFieldSelector(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	for name, kind := range map[string]corev1.SecretType{"a": "", "b": "example.com/mine"} {
-		_, err := client.CoreV1().Secrets("ns").Create(t.Context(), &corev1.Secret{ObjectMeta: named(name), Type: kind}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, client.CoreV1().Secrets("ns"), &corev1.Secret{ObjectMeta: named(name), Type: kind})
 	}
 	for selector, want := range map[string]int{
 		"type=Opaque": 1, "type!=Opaque": 1, "type=Opaque,metadata.name=b": 0,

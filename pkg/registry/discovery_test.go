@@ -153,13 +153,11 @@ func TestLogicalClusters(t *testing.T) {
 	for _, cluster := range []string{"one", "two"} {
 		cm := configMap("same")
 		cm.Data["key"] = cluster
-		createConfigMap(t, in(cluster), "default", cm)
-		_, err := in(cluster).CoreV1().Events("default").Create(t.Context(), oldEvent("same", "default"), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, in(cluster).CoreV1().ConfigMaps("default"), cm)
+		mustCreate(t, in(cluster).CoreV1().Events("default"), oldEvent("same", "default"))
 	}
 	for _, cluster := range []string{"one", "two"} {
-		got, err := in(cluster).CoreV1().ConfigMaps("default").Get(t.Context(), "same", metav1.GetOptions{})
-		require.NoError(t, err)
+		got := mustGet(t, in(cluster).CoreV1().ConfigMaps("default"), "same")
 		require.Equal(t, cluster, got.Data["key"])
 	}
 	everywhere := in(request.Wildcard)
@@ -176,7 +174,7 @@ func TestLogicalClusters(t *testing.T) {
 func TestShardInfoInTables(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.ShardedListAndWatch, true)
 	client := newClient(t, newServer(t), "application/json")
-	createConfigMap(t, client, "ns", configMap("c"))
+	mustCreate(t, client.CoreV1().ConfigMaps("ns"), configMap("c"))
 	everything := url.QueryEscape("shardRange(object.metadata.uid, '0x0000000000000000', '0x10000000000000000')")
 	table := getTable(t, client, "/api/v1/namespaces/ns/configmaps?shardSelector="+everything)
 	require.Len(t, table.Rows, 1)

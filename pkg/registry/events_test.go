@@ -45,10 +45,8 @@ func TestEventsInBothShapes(t *testing.T) {
 		ctx := t.Context()
 		coreEvents, newEvents := client.CoreV1().Events(namespace), client.EventsV1().Events(namespace)
 
-		old, err := coreEvents.Create(ctx, oldEvent("old", namespace), metav1.CreateOptions{})
-		require.NoError(t, err)
-		seen, err := newEvents.Get(ctx, "old", metav1.GetOptions{})
-		require.NoError(t, err)
+		old := mustCreate(t, coreEvents, oldEvent("old", namespace))
+		seen := mustGet(t, newEvents, "old")
 		require.Equal(t, old.UID, seen.UID)
 		require.Equal(t, old.ResourceVersion, seen.ResourceVersion)
 		require.Equal(t, old.InvolvedObject, seen.Regarding)
@@ -58,12 +56,10 @@ func TestEventsInBothShapes(t *testing.T) {
 		require.True(t, old.LastTimestamp.Equal(&seen.DeprecatedLastTimestamp))
 		require.Equal(t, old.Count, seen.DeprecatedCount)
 
-		made, err := newEvents.Create(ctx, newEvent("new", namespace), metav1.CreateOptions{})
-		require.NoError(t, err)
+		made := mustCreate(t, newEvents, newEvent("new", namespace))
 		require.Equal(t, "events.k8s.io/v1", made.ManagedFields[0].APIVersion)
 		require.Contains(t, string(made.ManagedFields[0].FieldsV1.GetRawBytes()), "f:regarding")
-		asOld, err := coreEvents.Get(ctx, "new", metav1.GetOptions{})
-		require.NoError(t, err)
+		asOld := mustGet(t, coreEvents, "new")
 		require.Equal(t, made.Regarding, asOld.InvolvedObject)
 		require.Equal(t, made.Related, asOld.Related)
 		require.Equal(t, made.ReportingController, asOld.ReportingController)
@@ -73,10 +69,8 @@ func TestEventsInBothShapes(t *testing.T) {
 
 		// A series that is added in one form is visible in the other.
 		made.Series = &eventsv1.EventSeries{Count: 2, LastObservedTime: made.EventTime}
-		made, err = newEvents.Update(ctx, made, metav1.UpdateOptions{})
-		require.NoError(t, err)
-		asOld, err = coreEvents.Get(ctx, "new", metav1.GetOptions{})
-		require.NoError(t, err)
+		made = mustUpdate(t, newEvents, made)
+		asOld = mustGet(t, coreEvents, "new")
 		require.Equal(t, made.Series.Count, asOld.Series.Count)
 
 		list, err := newEvents.List(ctx, metav1.ListOptions{})
@@ -98,8 +92,7 @@ func TestEventsWatchedInBothShapes(t *testing.T) {
 		viaNew, err := client.EventsV1().Events(namespace).Watch(ctx, metav1.ListOptions{})
 		require.NoError(t, err)
 		defer viaNew.Stop()
-		_, err = client.CoreV1().Events(namespace).Create(ctx, oldEvent("e", namespace), metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, client.CoreV1().Events(namespace), oldEvent("e", namespace))
 		first := next(t, viaCore)
 		require.Equal(t, watch.Added, first.Type)
 		require.Equal(t, "it happened", first.Object.(*corev1.Event).Message)
@@ -124,10 +117,8 @@ func next(t *testing.T, w watch.Interface) watch.Event {
 func TestEventFieldSelectors(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	ctx := t.Context()
-	_, err := client.CoreV1().Events("ns").Create(ctx, oldEvent("old", "ns"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = client.EventsV1().Events("ns").Create(ctx, newEvent("new", "ns"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, client.CoreV1().Events("ns"), oldEvent("old", "ns"))
+	mustCreate(t, client.EventsV1().Events("ns"), newEvent("new", "ns"))
 	for selector, want := range map[string]string{
 		"involvedObject.kind=Thing,type=Warning": "new",
 		"involvedObject.uid=u":                   "old",
@@ -156,7 +147,7 @@ func TestEventFieldSelectors(t *testing.T) {
 		require.NoError(t, err, selector)
 		require.Equal(t, want, namesOf(t, list), selector)
 	}
-	_, err = client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Thing"})
+	_, err := client.EventsV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Thing"})
 	requireRefusal(t, err, metav1.StatusReasonBadRequest, "field label not supported: involvedObject.kind")
 	_, err = client.CoreV1().Events("ns").List(ctx, metav1.ListOptions{FieldSelector: "regarding.kind=Thing"})
 	requireRefusal(t, err, metav1.StatusReasonBadRequest, "field label not supported: regarding.kind")
@@ -193,9 +184,8 @@ func TestEventLegacyValidation(t *testing.T) {
 	}
 	// An event about a cluster-scoped object is in namespace default.
 	event := oldEvent("e", "")
-	_, err := client.CoreV1().Events("default").Create(t.Context(), event, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{})
+	mustCreate(t, client.CoreV1().Events("default"), event)
+	_, err := client.CoreV1().Events("ns").Create(t.Context(), event, metav1.CreateOptions{})
 	requireRefusal(t, err, metav1.StatusReasonInvalid, `Event "e" is invalid: involvedObject.namespace: Invalid value: "": does not match event.namespace`)
 }
 
@@ -225,8 +215,7 @@ func TestEventStrictValidation(t *testing.T) {
 			requireCauses(t, err, test.want...)
 		})
 	}
-	created, err := client.EventsV1().Events("ns").Create(t.Context(), newEvent("e", "ns"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	created := mustCreate(t, client.EventsV1().Events("ns"), newEvent("e", "ns"))
 	for field, patch := range map[string]string{
 		"involvedObject": `{"regarding":{"name":"x"}}`, "reason": `{"reason":"x"}`, "message": `{"note":"x"}`,
 		"source": `{"deprecatedSource":{"host":"x"}}`, "count": `{"deprecatedCount":7}`, "type": `{"type":"Normal"}`,
@@ -238,19 +227,18 @@ func TestEventStrictValidation(t *testing.T) {
 		requireCauses(t, err, field+": FieldValueInvalid")
 	}
 	// Through core/v1 this is allowed.
-	_, err = client.CoreV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"message":"x"}`), metav1.PatchOptions{})
+	_, err := client.CoreV1().Events("ns").Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"message":"x"}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
 // Events may be created with PUT and PATCH, and have no dependents.
 func TestEventUpsertAndDelete(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
-	put, err := client.CoreV1().Events("ns").Update(t.Context(), oldEvent("e", "ns"), metav1.UpdateOptions{})
-	require.NoError(t, err)
+	put := mustUpdate(t, client.CoreV1().Events("ns"), oldEvent("e", "ns"))
 	require.NotEmpty(t, put.UID)
 	foreground := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}
 	require.NoError(t, client.CoreV1().Events("ns").Delete(t.Context(), "e", foreground))
-	_, err = client.CoreV1().Events("ns").Get(t.Context(), "e", metav1.GetOptions{})
+	_, err := client.CoreV1().Events("ns").Get(t.Context(), "e", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
@@ -258,8 +246,7 @@ func TestEventUpsertAndDelete(t *testing.T) {
 func TestEventLeaseInEtcd(t *testing.T) {
 	config, etcd := newServerWithEtcd(t)
 	client := newClient(t, config, "application/json")
-	_, err := client.CoreV1().Events("ns").Create(t.Context(), oldEvent("e", "ns"), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mustCreate(t, client.CoreV1().Events("ns"), oldEvent("e", "ns"))
 	leases, err := etcd.Leases(t.Context())
 	require.NoError(t, err)
 	require.Len(t, leases.Leases, 1)

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
 )
 
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
@@ -33,11 +32,35 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: named(name), Data: map[string]string{"key": "value"}}
 }
 
-func createConfigMap(t *testing.T, client kubernetes.Interface, namespace string, cm *corev1.ConfigMap) *corev1.ConfigMap {
+// mustCreate creates an object with a typed client.
+func mustCreate[T any](t *testing.T, client interface {
+	Create(ctx context.Context, obj T, options metav1.CreateOptions) (T, error)
+}, obj T,
+) T {
 	t.Helper()
-	created, err := client.CoreV1().ConfigMaps(namespace).Create(t.Context(), cm, metav1.CreateOptions{})
+	created, err := client.Create(t.Context(), obj, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return created
+}
+
+func mustUpdate[T any](t *testing.T, client interface {
+	Update(ctx context.Context, obj T, options metav1.UpdateOptions) (T, error)
+}, obj T,
+) T {
+	t.Helper()
+	updated, err := client.Update(t.Context(), obj, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return updated
+}
+
+func mustGet[T any](t *testing.T, client interface {
+	Get(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+}, name string,
+) T {
+	t.Helper()
+	obj, err := client.Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return obj
 }
 
 func requireRefusal(t *testing.T, err error, reason metav1.StatusReason, message string) {

@@ -32,15 +32,13 @@ func TestNamespaceCreate(t *testing.T) {
 		require.False(t, created.CreationTimestamp.IsZero())
 
 		// The label follows a generated name.
-		generated, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		generated := mustCreate(t, namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}})
 		require.Equal(t, generated.Name, generated.Labels[corev1.LabelMetadataName])
 
 		// It cannot be removed.
 		generated.Labels = map[string]string{"a": "b"}
 		generated.Spec.Finalizers = nil
-		updated, err := namespaces.Update(t.Context(), generated, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		updated := mustUpdate(t, namespaces, generated)
 		require.Equal(t, map[string]string{"a": "b", corev1.LabelMetadataName: generated.Name}, updated.Labels)
 		require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, updated.Spec.Finalizers)
 
@@ -74,10 +72,9 @@ func TestNamespaceDelete(t *testing.T) {
 	forEachEncoding(t, newServer(t), func(t *testing.T, client kubernetes.Interface, name string) {
 		namespaces := client.CoreV1().Namespaces()
 		ctx := t.Context()
-		created, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named(name)}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		created := mustCreate(t, namespaces, &corev1.Namespace{ObjectMeta: named(name)})
 
-		err = namespaces.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions("other"))
+		err := namespaces.Delete(ctx, name, *metav1.NewPreconditionDeleteOptions("other"))
 		requireRefusal(t, err, metav1.StatusReasonConflict,
 			`Operation cannot be fulfilled on namespaces "`+name+`": Precondition failed: UID in precondition: other, UID in object meta: `+string(created.UID))
 		err = namespaces.Delete(ctx, name, *metav1.NewRVDeletionPrecondition("1"))
@@ -86,8 +83,7 @@ func TestNamespaceDelete(t *testing.T) {
 
 		// A dry run changes nothing.
 		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
-		got, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-		require.NoError(t, err)
+		got := mustGet(t, namespaces, name)
 		require.Nil(t, got.DeletionTimestamp)
 
 		// The response of a delete is the terminating namespace.
@@ -102,8 +98,7 @@ func TestNamespaceDelete(t *testing.T) {
 
 		// Deleting again changes nothing.
 		require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
-		terminating, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-		require.NoError(t, err)
+		terminating := mustGet(t, namespaces, name)
 		require.Equal(t, response.ResourceVersion, terminating.ResourceVersion)
 
 		// The status may have conditions, but not become active.
@@ -152,27 +147,23 @@ func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 		"metadata-first": {release, finalize},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/hold"}}}, metav1.CreateOptions{})
-			require.NoError(t, err)
+			mustCreate(t, namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/hold"}}})
 			require.NoError(t, namespaces.Delete(ctx, name, metav1.DeleteOptions{}))
 			require.NoError(t, steps[0](name))
-			_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
-			require.NoError(t, err)
+			mustGet(t, namespaces, name)
 			require.NoError(t, steps[1](name))
-			_, err = namespaces.Get(ctx, name, metav1.GetOptions{})
+			_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 			require.True(t, apierrors.IsNotFound(err), "%v", err)
 		})
 	}
 	t.Run("active namespace without finalizers", func(t *testing.T) {
-		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("empty")}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, namespaces, &corev1.Namespace{ObjectMeta: named("empty")})
 		require.NoError(t, finalize("empty"))
-		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})
-		require.NoError(t, err)
+		mustGet(t, namespaces, "empty")
 		// Without finalizers, the first delete marks the namespace, and the second one removes it.
 		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
 		require.NoError(t, namespaces.Delete(ctx, "empty", metav1.DeleteOptions{}))
-		_, err = namespaces.Get(ctx, "empty", metav1.GetOptions{})
+		_, err := namespaces.Get(ctx, "empty", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
 	})
 	t.Run("no deletecollection", func(t *testing.T) {
@@ -180,12 +171,10 @@ func TestNamespaceFinalizersOfMetadata(t *testing.T) {
 		require.True(t, apierrors.IsMethodNotSupported(err), "%v", err)
 	})
 	t.Run("propagation", func(t *testing.T) {
-		_, err := namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: named("orphans")}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, namespaces, &corev1.Namespace{ObjectMeta: named("orphans")})
 		foreground := metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationForeground)}
 		require.NoError(t, namespaces.Delete(ctx, "orphans", foreground))
-		got, err := namespaces.Get(ctx, "orphans", metav1.GetOptions{})
-		require.NoError(t, err)
+		got := mustGet(t, namespaces, "orphans")
 		require.Equal(t, []string{metav1.FinalizerDeleteDependents}, got.Finalizers)
 	})
 }
@@ -194,8 +183,7 @@ func TestNamespaceSelectors(t *testing.T) {
 	client := newClient(t, newServer(t), "application/json")
 	ctx := t.Context()
 	for _, name := range []string{"one", "two"} {
-		_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named(name)}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		mustCreate(t, client.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: named(name)})
 	}
 	require.NoError(t, client.CoreV1().Namespaces().Delete(ctx, "two", metav1.DeleteOptions{}))
 	for selector, want := range map[string]string{
