@@ -267,7 +267,8 @@ var mutatingBindings = bindings[*admissionregistrationv1.MutatingAdmissionPolicy
 var validatingBindings = bindings[*admissionregistrationv1.ValidatingAdmissionPolicyBindingList](
 	func(obj *admissionregistrationv1.ValidatingAdmissionPolicyBinding) bindingSpec { return obj.Spec },
 	func(binding bindingSpec) field.ErrorList {
-		return append(validateBinding(binding), validateActions(binding.ValidationActions, spec.Child("validationActions"))...)
+		actions := validateActions(binding.ValidationActions, spec.Child("validationActions"))
+		return append(validateBinding(binding), actions...)
 	},
 )
 

@@ -275,6 +275,12 @@ func validateLimitRange(obj *corev1.LimitRange) field.ErrorList {
 	return errs
 }
 
+// limits is a field of a LimitRangeItem.
+type limits struct {
+	name string
+	list corev1.ResourceList
+}
+
 func validateLimits(item *corev1.LimitRangeItem, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if item.Type == corev1.LimitTypePod {
@@ -288,12 +294,12 @@ func validateLimits(item *corev1.LimitRangeItem, path *field.Path) field.ErrorLi
 	if item.Type == corev1.LimitTypePersistentVolumeClaim && len(item.Min) == 0 && len(item.Max) == 0 {
 		errs = append(errs, field.Required(path.Child("limits"), "either minimum or maximum storage value is required, but neither was provided"))
 	}
-	for _, limits := range []struct {
-		name string
-		list corev1.ResourceList
-	}{{"max", item.Max}, {"min", item.Min}, {"default", item.Default}, {"defaultRequest", item.DefaultRequest}, {"maxLimitRequestRatio", item.MaxLimitRequestRatio}} {
-		for _, name := range slices.Sorted(maps.Keys(limits.list)) {
-			key, quantity := path.Child(limits.name).Key(string(name)), limits.list[name]
+	smallest, largest := limits{"min", item.Min}, limits{"max", item.Max}
+	requests, defaults := limits{"defaultRequest", item.DefaultRequest}, limits{"default", item.Default}
+	ratios := limits{"maxLimitRequestRatio", item.MaxLimitRequestRatio}
+	for _, l := range []limits{largest, smallest, defaults, requests, ratios} {
+		for _, name := range slices.Sorted(maps.Keys(l.list)) {
+			key, quantity := path.Child(l.name).Key(string(name)), l.list[name]
 			errs = append(errs, validate.Messages(key, name, validation.IsQualifiedName(string(name)))...)
 			if quantity.Sign() < 0 {
 				errs = append(errs, field.Invalid(key, quantity.String(), isNegativeMessage))
@@ -301,13 +307,10 @@ func validateLimits(item *corev1.LimitRangeItem, path *field.Path) field.ErrorLi
 		}
 	}
 	// In this order, none may be greater than one after it.
-	ordered := []struct {
-		name string
-		list corev1.ResourceList
-	}{{"min", item.Min}, {"defaultRequest", item.DefaultRequest}, {"default", item.Default}, {"max", item.Max}}
+	ordered := []limits{smallest, requests, defaults, largest}
 	for i, smaller := range ordered {
 		for _, greater := range ordered[i+1:] {
-			errs = append(errs, notGreater(path, smaller.name, smaller.list, greater.name, greater.list)...)
+			errs = append(errs, notGreater(path, smaller, greater)...)
 		}
 	}
 	one := apiresource.MustParse("1")
@@ -319,13 +322,13 @@ func validateLimits(item *corev1.LimitRangeItem, path *field.Path) field.ErrorLi
 	return errs
 }
 
-func notGreater(path *field.Path, smaller string, small corev1.ResourceList, greater string, great corev1.ResourceList) field.ErrorList {
+func notGreater(path *field.Path, smaller, greater limits) field.ErrorList {
 	var errs field.ErrorList
-	for _, name := range slices.Sorted(maps.Keys(small)) {
-		value, limit := small[name], great[name]
-		if _, set := great[name]; set && value.Cmp(limit) > 0 {
-			errs = append(errs, field.Invalid(path.Child(smaller).Key(string(name)), value.String(),
-				smaller+" value "+value.String()+" is greater than "+greater+" value "+limit.String()))
+	for _, name := range slices.Sorted(maps.Keys(smaller.list)) {
+		value := smaller.list[name]
+		if limit, set := greater.list[name]; set && value.Cmp(limit) > 0 {
+			errs = append(errs, field.Invalid(path.Child(smaller.name).Key(string(name)), value.String(),
+				smaller.name+" value "+value.String()+" is greater than "+greater.name+" value "+limit.String()))
 		}
 	}
 	return errs

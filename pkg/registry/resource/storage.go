@@ -43,7 +43,7 @@ func (r *Resource[T, L]) storage(b *Builder, gv schema.GroupVersion) (map[string
 		out[name] = r.Wrap(store)
 	}
 	for _, sub := range r.Subresources {
-		out[name+"/"+sub.Name] = r.subresourceStorage(newStrategy(b.Scheme, r.Namespaced, sub.Strategy, gv), store, sub)
+		out[name+"/"+sub.Name] = subresourceStorage(newStrategy(b.Scheme, r.Namespaced, sub.Strategy, gv), store, sub)
 	}
 	if r.Extra != nil {
 		for sub, storage := range r.Extra(store) {
@@ -89,7 +89,7 @@ func (s *Storage) ShortNames() []string { return s.shortNames }
 // Categories implements rest.CategoriesProvider.
 func (s *Storage) Categories() []string { return s.categories }
 
-func (*Resource[T, L]) subresourceStorage(s strategy[T], store *genericregistry.Store, sub Subresource[T]) rest.Storage {
+func subresourceStorage[T Object](s strategy[T], store *genericregistry.Store, sub Subresource[T]) rest.Storage {
 	copied := *store
 	copied.UpdateStrategy = s
 	copied.ResetFieldsStrategy = s
