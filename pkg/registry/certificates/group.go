@@ -111,14 +111,12 @@ func summary(request *csr) string {
 	for _, condition := range request.Status.Conditions {
 		has[condition.Type] = true
 	}
-	var text string
+	text := "Pending"
 	switch {
 	case has[certificatesv1.CertificateDenied]:
 		text = "Denied"
 	case has[certificatesv1.CertificateApproved]:
 		text = "Approved"
-	default:
-		text = "Pending"
 	}
 	if has[certificatesv1.CertificateFailed] {
 		text += ",Failed"

@@ -3,6 +3,7 @@
 package reviews
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -245,14 +246,11 @@ func attributesOf(u user.Info, resource *authorizationv1.ResourceAttributes, pat
 		Verb:            resource.Verb,
 		Namespace:       resource.Namespace,
 		APIGroup:        resource.Group,
-		APIVersion:      resource.Version,
+		APIVersion:      cmp.Or(resource.Version, "*"),
 		Resource:        resource.Resource,
 		Subresource:     resource.Subresource,
 		Name:            resource.Name,
 		ResourceRequest: true,
-	}
-	if a.APIVersion == "" {
-		a.APIVersion = "*"
 	}
 	a.FieldSelectorRequirements, a.FieldSelectorParsingErr = fieldRequirements(resource.FieldSelector)
 	a.LabelSelectorRequirements, a.LabelSelectorParsingErr = labelRequirements(resource.LabelSelector)
@@ -274,23 +272,20 @@ func fieldRequirements(selector *authorizationv1.FieldSelectorAttributes) (field
 	var requirements fields.Requirements
 	var errs []error
 	for _, r := range selector.Requirements {
-		requirement := fields.Requirement{Field: r.Key}
 		switch {
 		case r.Operator == metav1.FieldSelectorOpIn && len(r.Values) == 1:
-			requirement.Operator, requirement.Value = selection.Equals, r.Values[0]
+			is := fields.Requirement{Field: r.Key, Operator: selection.Equals, Value: r.Values[0]}
+			requirements = append(requirements, is)
 		case r.Operator == metav1.FieldSelectorOpNotIn && len(r.Values) == 1:
-			requirement.Operator, requirement.Value = selection.NotEquals, r.Values[0]
+			isNot := fields.Requirement{Field: r.Key, Operator: selection.NotEquals, Value: r.Values[0]}
+			requirements = append(requirements, isNot)
 		case r.Operator == metav1.FieldSelectorOpExists, r.Operator == metav1.FieldSelectorOpDoesNotExist:
 			errs = append(errs, fmt.Errorf("fieldSelectors do not yet support %v", r.Operator))
-			continue
 		case r.Operator == metav1.FieldSelectorOpIn, r.Operator == metav1.FieldSelectorOpNotIn:
 			errs = append(errs, errors.New("fieldSelectors in must have one value"))
-			continue
 		default:
 			errs = append(errs, fmt.Errorf("%q is not a valid field selector operator", r.Operator))
-			continue
 		}
-		requirements = append(requirements, requirement)
 	}
 	return requirements, errors.Join(errs...)
 }
