@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -192,20 +193,14 @@ func (s *Server) Run(ctx context.Context) error {
 
 // sweep releases the serving info of unused schemas.
 func (s *Server) sweep(ctx context.Context) {
-	ticker := time.NewTicker(max(s.releaseAfter/2, time.Millisecond))
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			s.stores.EvictIdle()
-			s.documents.Expire(now.Add(-documentsAfter * s.releaseAfter))
-			if s.table.Sweep(now.Add(-s.releaseAfter)) > 0 {
-				s.lister.informer.handler.OnDelete(nil) // removes the serving info of definitions that List no longer returns
-			}
+	wait.UntilWithContext(ctx, func(context.Context) {
+		now := time.Now()
+		s.stores.EvictIdle()
+		s.documents.Expire(now.Add(-documentsAfter * s.releaseAfter))
+		if s.table.Sweep(now.Add(-s.releaseAfter)) > 0 {
+			s.lister.informer.handler.OnDelete(nil) // removes the serving info of definitions that List no longer returns
 		}
-	}
+	}, max(s.releaseAfter/2, time.Millisecond))
 }
 
 // HasSynced reports whether all definitions have been read.

@@ -209,14 +209,12 @@ func tenantOf(obj runtime.Object, sharded bool) (t tenant, ok bool) {
 	return t, true
 }
 
-type dryRunAdmission struct{}
+type dryRunAdmission struct{ *admission.Handler }
 
 // NewDryRunAdmission returns an admission plugin that annotates objects in dry-run requests, because
 // registries serve these without the storage. It must be the last mutating plugin.
-func NewDryRunAdmission() admission.MutationInterface { return dryRunAdmission{} }
-
-func (dryRunAdmission) Handles(operation admission.Operation) bool {
-	return operation == admission.Create || operation == admission.Update
+func NewDryRunAdmission() admission.MutationInterface {
+	return dryRunAdmission{admission.NewHandler(admission.Create, admission.Update)}
 }
 
 func (dryRunAdmission) Admit(ctx context.Context, attrs admission.Attributes, _ admission.ObjectInterfaces) error {

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
@@ -90,18 +91,11 @@ func (s *tenantStorage) watchOlder(ctx context.Context, key string, opts storage
 }
 
 func (s *tenantStorage) requestProgress(ctx context.Context) {
-	ticker := time.NewTicker(olderProgress)
-	defer ticker.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.raw.RequestWatchProgress(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).V(4).Info("Failed to request a progress notification from etcd", "err", err)
 		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+	}, olderProgress)
 }
 
 // olderWatches counts watches of etcd, to name their streams.
