@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -96,18 +95,12 @@ func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.
 }
 
 func parseKey(data []byte) (crypto.Signer, error) {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("no PEM block")
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	signer, ok := key.(crypto.Signer)
+	if err == nil && !ok {
+		err = fmt.Errorf("a %T cannot sign", key)
 	}
-	switch block.Type {
-	case keyutil.ECPrivateKeyBlockType:
-		return x509.ParseECPrivateKey(block.Bytes)
-	case keyutil.RSAPrivateKeyBlockType:
-		return x509.ParsePKCS1PrivateKey(block.Bytes)
-	default:
-		return nil, fmt.Errorf("contains a PEM block %q, not %q or %q", block.Type, keyutil.ECPrivateKeyBlockType, keyutil.RSAPrivateKeyBlockType)
-	}
+	return signer, err
 }
 
 // belongs reports whether the certificate contains the public key of key.
@@ -116,15 +109,4 @@ func belongs(cert *x509.Certificate, key crypto.Signer) bool {
 		Equal(other crypto.PublicKey) bool
 	})
 	return ok && public.Equal(cert.PublicKey)
-}
-
-func parseCertificate(data []byte) (*x509.Certificate, error) {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return nil, errors.New("no PEM block")
-	}
-	if block.Type != certutil.CertificateBlockType {
-		return nil, fmt.Errorf("contains a PEM block %q, not %q", block.Type, certutil.CertificateBlockType)
-	}
-	return x509.ParseCertificate(block.Bytes)
 }

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"time"
 
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
@@ -158,10 +159,11 @@ func (s *Store) load(name string) (*Pair, error) {
 	if pair.CertPEM == nil {
 		return pair, nil
 	}
-	if pair.cert, err = parseCertificate(pair.CertPEM); err != nil {
+	certs, err := certutil.ParseCertsPEM(pair.CertPEM)
+	if err != nil {
 		return nil, pair.corrupt(pair.CertFile, err)
 	}
-	if !belongs(pair.cert, pair.key) {
+	if pair.cert = certs[0]; !belongs(pair.cert, pair.key) {
 		return nil, pair.corrupt(pair.CertFile, errors.New("it does not belong to "+filepath.Base(pair.KeyFile)))
 	}
 	return pair, nil

@@ -184,10 +184,10 @@ func TestRejectsCorruptData(t *testing.T) {
 		remove         string
 		want           string
 	}{
-		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (no PEM block): remove leaf.crt and leaf.key"},
-		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (no PEM block)"},
-		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (no PEM block): remove ca.crt and ca.key"},
-		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: `contains a PEM block "X"`},
+		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (data does not contain any valid RSA or ECDSA certificates): remove leaf.crt and leaf.key"},
+		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (data does not contain any valid"},
+		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (data does not contain a valid RSA or ECDSA private key): remove ca.crt and ca.key"},
+		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: "ca.crt is corrupt (data does not contain any valid"},
 		"truncated certificate": {
 			file:     "leaf.crt",
 			contents: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",

@@ -106,22 +106,3 @@ func (e *StartError) Error() string {
 
 // Unwrap returns the cause.
 func (e *StartError) Unwrap() error { return e.Err }
-
-const (
-	maxPause = 30 * time.Second
-	// healthyAfter is how long a component must have been ready to reset the pause.
-	healthyAfter = time.Minute
-)
-
-// pauses are the delays before a component is restarted. They double after each exit, up to a maximum.
-type pauses struct{ first, next time.Duration }
-
-// after returns the delay after the exit of a component that had been ready for the given time.
-func (p *pauses) after(healthy time.Duration) time.Duration {
-	if p.next == 0 || healthy >= healthyAfter {
-		p.next = p.first
-	}
-	pause := p.next
-	p.next = min(2*pause, maxPause)
-	return pause
-}

@@ -39,9 +39,7 @@ type supervisor struct {
 func Run(ctx context.Context, components []Component, config Config) error {
 	s := &supervisor{config: config.withDefaults(), failures: make(chan error, len(components)+1)}
 	for _, c := range components {
-		r := &runner{
-			component: c, sup: s, pauses: pauses{first: s.config.firstPause}, done: make(chan struct{}), wasReady: make(chan struct{}),
-		}
+		r := &runner{component: c, sup: s, done: make(chan struct{}), wasReady: make(chan struct{})}
 		s.runners = append(s.runners, r)
 		r.notify(Event{Kind: Starting}) // not in the goroutine, to preserve the order
 		running, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -137,6 +135,9 @@ const (
 
 	// maxStartFailures is how often a component may exit before it was ready once.
 	maxStartFailures = 4
+	// maxPause is the maximum delay before a restart. A component that was ready for healthyAfter restarts soon again.
+	maxPause     = 30 * time.Second
+	healthyAfter = time.Minute
 	// waitingEvery is the minimum interval of Waiting events of a component.
 	waitingEvery = 10 * time.Second
 )
@@ -145,7 +146,7 @@ const (
 type runner struct {
 	component Component
 	sup       *supervisor
-	pauses    pauses
+	pauses    wait.Backoff
 
 	stop     func()        // stops the component
 	done     chan struct{} // closed when no process is running
@@ -173,13 +174,21 @@ func (r *runner) run(ctx context.Context) {
 			r.sup.failures <- &StartError{Component: r.component.Name, Err: err}
 			return
 		}
-		pause := r.pauses.after(healthy)
+		pause := r.pause(healthy)
 		r.notify(Event{Kind: Exited, Err: err, Delay: pause})
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// pause returns the delay before the next restart of a component that had been ready for the given time.
+func (r *runner) pause(healthy time.Duration) time.Duration {
+	if r.pauses.Duration == 0 || healthy >= healthyAfter {
+		r.pauses = wait.Backoff{Duration: r.sup.config.firstPause, Factor: 2, Cap: maxPause, Steps: math.MaxInt}
+	}
+	return r.pauses.Step()
 }
 
 // runOnce runs one process until it ends. It returns how long it was ready, and its exit error.

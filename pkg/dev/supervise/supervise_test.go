@@ -233,10 +233,10 @@ func TestRestartsWithBackoff(t *testing.T) {
 }
 
 func TestBackoffResetsAfterHealth(t *testing.T) {
-	p := pauses{first: 4 * time.Second}
+	r := &runner{sup: &supervisor{config: Config{firstPause: 4 * time.Second}}}
 	got := make([]time.Duration, 0, 7)
 	for _, healthy := range []time.Duration{0, 0, time.Minute - 1, 0, 0, time.Minute, 0} {
-		got = append(got, p.after(healthy))
+		got = append(got, r.pause(healthy))
 	}
 	require.Equal(t, []time.Duration{4e9, 8e9, 16e9, 30e9, 30e9, 4e9, 8e9}, got)
 }
