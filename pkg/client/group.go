@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Runner is an informer of any type.
@@ -41,26 +43,13 @@ func (g *Group) Add(runners ...Runner) {
 
 // Run runs all informers until ctx is done and all have ended. If one cannot run, it stops the others and fails.
 func (g *Group) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var (
-		wg   sync.WaitGroup
-		once sync.Once
-		fail error
-	)
+	running, ctx := errgroup.WithContext(ctx)
 	g.mu.Lock()
 	if g.start != nil {
 		g.mu.Unlock()
 		return errors.New("the informer group was already run: create a new one")
 	}
-	g.start = func(r Runner) {
-		wg.Go(func() {
-			if err := r.Run(ctx); err != nil {
-				once.Do(func() { fail = err })
-				cancel()
-			}
-		})
-	}
+	g.start = func(r Runner) { running.Go(func() error { return r.Run(ctx) }) }
 	for _, r := range g.runners {
 		g.start(r)
 	}
@@ -70,8 +59,7 @@ func (g *Group) Run(ctx context.Context) error {
 	g.mu.Lock()
 	g.start = func(Runner) {}
 	g.mu.Unlock()
-	wg.Wait()
-	return fail
+	return running.Wait()
 }
 
 // HasSynced reports whether all informers have synced.

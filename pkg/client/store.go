@@ -44,7 +44,9 @@ func (s *store[T]) set(key Key, obj T) (old T, replaced bool) {
 	} else {
 		s.count++
 	}
-	s.index(key, obj)
+	for name := range s.indexers {
+		s.index(name, key, obj)
+	}
 	return old, replaced
 }
 
@@ -59,13 +61,7 @@ func (s *store[T]) remove(key Key) (old T, removed bool) {
 	return old, removed
 }
 
-func (s *store[T]) index(key Key, obj T) {
-	for name := range s.indexers {
-		s.indexAs(name, key, obj)
-	}
-}
-
-func (s *store[T]) indexAs(name string, key Key, obj T) {
+func (s *store[T]) index(name string, key Key, obj T) {
 	for _, value := range s.indexers[name](obj) {
 		s.indices[name].set(value, key, obj)
 	}
@@ -168,7 +164,7 @@ func (s *store[T]) addIndexers(indexers map[string]IndexFunc[T]) error {
 		s.indexers[name], s.indices[name] = f, groups[string, Key, T]{}
 		for cluster, in := range s.clusters {
 			for l, obj := range in.all {
-				s.indexAs(name, l.key(cluster), obj)
+				s.index(name, l.key(cluster), obj)
 			}
 		}
 	}
@@ -320,10 +316,7 @@ func (s *several[K, T]) set(key K, obj T) {
 
 func (s *several[K, T]) remove(key K) {
 	if at := s.find(key); at >= 0 {
-		last := len(s.entries) - 1
-		s.entries[at] = s.entries[last]
-		s.entries[last] = keyed[K, T]{}
-		s.entries = s.entries[:last]
+		s.entries = slices.Delete(s.entries, at, at+1)
 	}
 	delete(s.many, key)
 }

@@ -320,10 +320,7 @@ func (l UnionLister[T]) ByIndex(index, value string) ([]T, error) {
 	u.locations.mu.RLock()
 	defer u.locations.mu.RUnlock()
 	var all []T
-	for _, m := range *u.members.Load() {
-		if m == nil {
-			continue
-		}
+	for m := range u.each {
 		found, err := m.informer.store.byIndex(index, value)
 		if err != nil {
 			return nil, err

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/hashrange"
@@ -197,32 +196,20 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, found := s.objects[q.key()]
-	if refused := refusal(r.Method, q, old, preconditions); refused != nil {
+	if refused := refusal(r.Method, q, s.objects[q.key()], preconditions); refused != nil {
 		writeStatus(w, refused)
 		return
 	}
-	s.revision++
-	c := change{revision: s.revision, kind: "MODIFIED", resource: q.resource, object: obj}
-	switch {
-	case r.Method == http.MethodDelete:
-		delete(s.objects, q.key())
-		c.kind, c.object = "DELETED", old.DeepCopy()
-	case found:
-		obj.SetUID(old.GetUID())
-		s.objects[q.key()] = obj
-	default:
-		c.kind = "ADDED"
-		obj.SetUID(types.UID(fmt.Sprintf("uid-%d", s.revision)))
-		s.objects[q.key()] = obj
-	}
-	c.object.SetResourceVersion(strconv.FormatInt(s.revision, 10))
-	s.record(c)
 	code := http.StatusOK
 	if r.Method == http.MethodPost {
 		code = http.StatusCreated
 	}
-	writeObject(w, code, c.object)
+	if r.Method == http.MethodDelete {
+		obj = s.remove(q.key(), q.resource)
+	} else {
+		s.put(q.key(), q.resource, obj)
+	}
+	writeObject(w, code, obj)
 }
 
 // refusal returns why a write is refused, or nil.
@@ -283,6 +270,7 @@ func (s *Server) body(r *http.Request, q query) (*unstructured.Unstructured, met
 	}
 	obj.SetGroupVersionKind(gvks[0])
 	uid, version := obj.GetUID(), obj.GetResourceVersion()
+	obj.SetUID("") // the server sets it
 	return obj, metav1.Preconditions{UID: &uid, ResourceVersion: &version}, nil
 }
 

@@ -101,20 +101,7 @@ func (s *Server) Put(t testing.TB, gvr schema.GroupVersionResource, obj runtime.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.revision++
-	key := objectKey(gvr, u)
-	kind := "MODIFIED"
-	if old, ok := s.objects[key]; ok {
-		u.SetUID(old.GetUID())
-	} else {
-		kind = "ADDED"
-		if u.GetUID() == "" {
-			u.SetUID(types.UID(fmt.Sprintf("uid-%d", s.revision)))
-		}
-	}
-	u.SetResourceVersion(strconv.FormatInt(s.revision, 10))
-	s.objects[key] = u
-	s.record(change{revision: s.revision, kind: kind, resource: gvr, object: u})
+	s.put(objectKey(gvr, u), gvr, u)
 	return u.GetResourceVersion()
 }
 
@@ -124,13 +111,8 @@ func (s *Server) Delete(t testing.TB, gvr schema.GroupVersionResource, shard str
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := fmt.Sprintf("%s|%s|%s|%s|%s", gvr, shard, cluster, namespace, name)
-	old, ok := s.objects[key]
-	require.True(t, ok, "no object %s to delete", key)
-	delete(s.objects, key)
-	s.revision++
-	final := old.DeepCopy()
-	final.SetResourceVersion(strconv.FormatInt(s.revision, 10))
-	s.record(change{revision: s.revision, kind: "DELETED", resource: gvr, object: final})
+	require.Contains(t, s.objects, key, "no object to delete")
+	s.remove(key, gvr)
 }
 
 // Break ends all watches, like a restart.
@@ -176,8 +158,32 @@ func (s *Server) update(f func()) {
 	s.cond.Broadcast()
 }
 
-func (s *Server) record(c change) {
-	s.history = append(s.history, c)
+// put creates or replaces an object, with the lock held.
+func (s *Server) put(key string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) {
+	kind := "MODIFIED"
+	if old, ok := s.objects[key]; ok {
+		obj.SetUID(old.GetUID())
+	} else {
+		kind = "ADDED"
+		obj.SetUID(cmp.Or(obj.GetUID(), types.UID(fmt.Sprintf("uid-%d", s.revision+1))))
+	}
+	s.objects[key] = obj
+	s.record(kind, gvr, obj)
+}
+
+// remove deletes an object, with the lock held, and returns its final state.
+func (s *Server) remove(key string, gvr schema.GroupVersionResource) *unstructured.Unstructured {
+	final := s.objects[key].DeepCopy()
+	delete(s.objects, key)
+	s.record("DELETED", gvr, final)
+	return final
+}
+
+// record sets the next resourceVersion of an object, and sends its change to all watches.
+func (s *Server) record(kind string, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) {
+	s.revision++
+	obj.SetResourceVersion(strconv.FormatInt(s.revision, 10))
+	s.history = append(s.history, change{s.revision, kind, gvr, obj})
 	s.cond.Broadcast()
 }
 

@@ -215,11 +215,7 @@ func (m *machine) handleCoordination(now time.Duration, r *request, a response) 
 			there[l.id] = true
 			m.saw(now, l)
 		}
-		for id := range m.seen {
-			if !there[id] {
-				delete(m.seen, id)
-			}
-		}
+		maps.DeleteFunc(m.seen, func(id string, _ *observed) bool { return !there[id] })
 	case expel, replace:
 		if a.outcome == done {
 			m.saw(now, a.lease)
