@@ -17,15 +17,20 @@ type Watched[T client.Object] interface {
 
 // FromInformer adds the keys of each object that exists, or is added, changed or deleted, and of its previous state.
 func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
+	return eachEvent(informer, func(queue Queue[K], versions ...T) {
+		for _, obj := range versions {
+			addAll(queue, keysOf(obj))
+		}
+	})
+}
+
+// eachEvent calls enqueue for each event of an object, with its previous state, if any, and the current one.
+func eachEvent[K comparable, T client.Object](informer Watched[T], enqueue func(queue Queue[K], versions ...T)) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
-		enqueue := func(obj T) { addAll(queue, keysOf(obj)) }
 		return informer.AddEventHandler(client.Handler[T]{
-			OnAdd: func(obj T, _ bool) { enqueue(obj) },
-			OnUpdate: func(old, obj T) {
-				enqueue(old)
-				enqueue(obj)
-			},
-			OnDelete: func(last T, _ bool) { enqueue(last) },
+			OnAdd:    func(obj T, _ bool) { enqueue(queue, obj) },
+			OnUpdate: func(old, obj T) { enqueue(queue, old, obj) },
+			OnDelete: func(last T, _ bool) { enqueue(queue, last) },
 		}).Remove, nil
 	}
 }
@@ -59,18 +64,11 @@ func KeysOf[T client.Object](objects ...T) []client.Key {
 
 // FromChanges adds all keys when an object is added or deleted, or when changed returns true for an update.
 func FromChanges[K comparable, T client.Object](informer Watched[T], changed func(old, obj T) bool, all func() []K) Source[K] {
-	return func(_ context.Context, queue Queue[K]) (func(), error) {
-		enqueue := func() { addAll(queue, all()) }
-		return informer.AddEventHandler(client.Handler[T]{
-			OnAdd: func(T, bool) { enqueue() },
-			OnUpdate: func(old, obj T) {
-				if changed(old, obj) {
-					enqueue()
-				}
-			},
-			OnDelete: func(T, bool) { enqueue() },
-		}).Remove, nil
-	}
+	return eachEvent(informer, func(queue Queue[K], versions ...T) {
+		if len(versions) == 1 || changed(versions[0], versions[1]) {
+			addAll(queue, all())
+		}
+	})
 }
 
 const (
@@ -93,13 +91,9 @@ func Spread[K comparable](queue Queue[K], keys []K) {
 
 // SpreadFromInformer is FromInformer for objects with many keys, but ignores the previous state.
 func SpreadFromInformer[K comparable, T client.Object](informer Watched[T], keysOf func(obj T) []K) Source[K] {
-	return func(_ context.Context, queue Queue[K]) (func(), error) {
-		return informer.AddEventHandler(client.Handler[T]{
-			OnAdd:    func(obj T, _ bool) { Spread(queue, keysOf(obj)) },
-			OnUpdate: func(_, obj T) { Spread(queue, keysOf(obj)) },
-			OnDelete: func(last T, _ bool) { Spread(queue, keysOf(last)) },
-		}).Remove, nil
-	}
+	return eachEvent(informer, func(queue Queue[K], versions ...T) {
+		Spread(queue, keysOf(versions[len(versions)-1]))
+	})
 }
 
 // OnDelete adds the keys that keysOf returns for each deleted object.
