@@ -73,7 +73,7 @@ func TestDigestResponses(t *testing.T) {
 	require.Equal(t, id, response.DataID)
 	require.NoError(t, replicas.Delete(t.Context(), "one", metav1.DeleteOptions{}))
 	require.Equal(t, http.StatusOK, request(master, "amber", ""))
-	require.Equal(t, digest.NewTable[struct{}]().Root(), response.Resources[shardsResource])
+	require.Equal(t, (&digest.Table[struct{}]{}).Root(), response.Resources[shardsResource])
 
 	cache.stop()
 	cache.dataDir = t.TempDir()

@@ -190,13 +190,10 @@ func (r *removedShards) purgeShard(ctx context.Context, shard string) error {
 	}
 	deleted, began := 0, time.Now()
 	for _, prefix := range prefixes {
-		for {
-			n, err := r.notes.DeletePage(ctx, prefix, purgePage, shardKey(shard))
-			if deleted += n; err != nil {
+		for n := purgePage; n == purgePage; deleted += n {
+			var err error
+			if n, err = r.notes.DeletePage(ctx, prefix, purgePage, shardKey(shard)); err != nil {
 				return err
-			}
-			if n < purgePage {
-				break
 			}
 		}
 	}
@@ -307,11 +304,10 @@ func newUnregisteredShards(removed *removedShards, pushed func() sets.Set[string
 func (u *unregisteredShards) Run(ctx context.Context) error {
 	return repeat(ctx, checkInterval, "Failed to find unregistered shards, retrying", func(ctx context.Context) error {
 		names, err := u.find(ctx)
-		if err != nil {
-			return err
+		if err == nil {
+			u.update(ctx, names)
 		}
-		u.update(ctx, names)
-		return nil
+		return err
 	})
 }
 

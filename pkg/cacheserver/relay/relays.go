@@ -125,11 +125,7 @@ func (r *Relays) Run(ctx context.Context) error {
 	wg.Go(func() { _ = r.checkpoints.Run(ctx) }) // it only fails if it is already running
 	wg.Go(func() { _ = r.observer.Run(ctx) })
 	for _, informer := range r.cached {
-		defer informer.AddEventHandler(client.Handler[*cachev1alpha1.CachedResource]{
-			OnAdd:    func(*cachev1alpha1.CachedResource, bool) { r.changed() },
-			OnUpdate: func(_, _ *cachev1alpha1.CachedResource) { r.changed() },
-			OnDelete: func(*cachev1alpha1.CachedResource, bool) { r.changed() },
-		}).Remove()
+		defer informer.AddKeyHandler(func(client.Key) { r.changed() }, nil).Remove()
 		wg.Go(func() { _ = informer.Run(ctx) })
 	}
 	for _, s := range r.sources {

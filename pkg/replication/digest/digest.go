@@ -75,7 +75,7 @@ type Root struct {
 }
 
 // Table contains the hashes of replicas, each with a note of the caller. Except for the keys, it uses 16 bytes and the
-// note per replica. It is safe for concurrent use.
+// note per replica. It is safe for concurrent use. The zero value is an empty table.
 type Table[N any] struct {
 	mu sync.Mutex
 	// buckets are ordered by key.
@@ -89,9 +89,6 @@ type entry[N any] struct {
 	key  string
 	hash uint64
 }
-
-// NewTable returns an empty table.
-func NewTable[N any]() *Table[N] { return &Table[N]{} }
 
 // find returns the position of a key, under the lock.
 func (t *Table[N]) find(key string) (bucket, at int, found bool) {

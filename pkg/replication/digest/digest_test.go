@@ -18,7 +18,7 @@ import (
 func TestTables(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		a, want := digest.NewTable[int](), map[string]uint64{}
+		a, want := &digest.Table[int]{}, map[string]uint64{}
 		for range 500 {
 			key := fmt.Sprintf("root|%d", r.IntN(100))
 			if r.IntN(3) == 0 {
@@ -29,7 +29,7 @@ func TestTables(t *testing.T) {
 			want[key] = r.Uint64()
 			a.Set(key, want[key], int(want[key]))
 		}
-		b := digest.NewTable[struct{}]()
+		b := &digest.Table[struct{}]{}
 		for key, hash := range want {
 			b.Set(key, hash, struct{}{})
 		}

@@ -66,28 +66,10 @@ var (
 // Identify reads the digests of a shard. It returns ErrNoCacheServer if the server is not a cache server.
 func Identify(ctx context.Context, cache *client.Factory, shard string) (*Response, error) {
 	response, err := Fetch(ctx, cache.Shard(shard), "")
-	var status *StatusError
-	switch {
-	case err == nil:
-		return response, nil
-	case errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized):
-		return nil, fmt.Errorf("%w, with %d", ErrRefused, status.Code)
-	case errors.Is(err, errNotJSON), errors.Is(err, errNoDigests):
+	if errors.Is(err, errNotJSON) || errors.Is(err, errNoDigests) {
 		return nil, fmt.Errorf("%w: %w", ErrNoCacheServer, err)
-	default:
-		return nil, err
 	}
-}
-
-// StatusError is an unexpected response to a request for digests.
-type StatusError struct {
-	Code int
-	Body string
-}
-
-// Error implements error.
-func (e *StatusError) Error() string {
-	return fmt.Sprintf("unexpected response to a request for digests: %d: %.200s", e.Code, e.Body)
+	return response, err
 }
 
 // Fetch reads digests of the replicas of a shard: of all resources, of one resource, or of one of its buckets.
@@ -127,8 +109,10 @@ func parseResponse(status int, body []byte, ofResource bool) (*Response, error) 
 	case http.StatusOK:
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return nil, errNoDigests
+	case http.StatusForbidden, http.StatusUnauthorized:
+		return nil, fmt.Errorf("%w, with %d", ErrRefused, status)
 	default:
-		return nil, &StatusError{Code: status, Body: string(body)}
+		return nil, fmt.Errorf("unexpected response to a request for digests: %d: %.200s", status, body)
 	}
 	response := &Response{}
 	if err := json.Unmarshal(body, response); err != nil {

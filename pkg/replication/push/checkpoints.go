@@ -2,6 +2,7 @@ package push
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -265,10 +266,6 @@ func newEpochAfter(before string) string {
 		return next.String()
 	}
 	// The first 48 bits are milliseconds.
-	for i, copyMissing := 5, uint16(1); i >= 0; i-- {
-		copyMissing += uint16(last[i])
-		next[i] = byte(copyMissing)
-		copyMissing >>= 8
-	}
+	copy(next[:6], binary.BigEndian.AppendUint64(nil, binary.BigEndian.Uint64(last[:])+1<<16))
 	return next.String()
 }

@@ -236,7 +236,7 @@ func (m *mirror) session(ctx context.Context) error {
 	defer wg.Wait()
 	defer cancel(nil)
 	s := &session{
-		replicas: m.replicas, ledger: newLedger(), expected: digest.NewTable[uint64](),
+		replicas: m.replicas, ledger: newLedger(), expected: &digest.Table[uint64]{},
 		recent: cache.NewExpiring(), roots: make(chan *digest.Response, 1), end: cancel,
 	}
 	var err error
@@ -244,7 +244,7 @@ func (m *mirror) session(ctx context.Context) error {
 		if s.origin, err = m.source.await(ctx); err != nil {
 			return err
 		}
-		s.regional, s.checkRequested = digest.NewTable[struct{}](), make(chan struct{}, 1)
+		s.regional, s.checkRequested = &digest.Table[struct{}]{}, make(chan struct{}, 1)
 		s.setUnconfirmed() // until the checkpoint of the shard is read
 	}
 	if s.local, err = client.NewDynamicFollower(m.config.Local.Wildcard(), m.resource.GroupVersionResource, Name+"-shard-"+m.name(), &localSink{session: s}); err != nil {

@@ -11,7 +11,7 @@ import (
 
 // TestChangedBucketsAreNotCompared checks that a bucket is only compared if it has not changed between two snapshots.
 func TestChangedBucketsAreNotCompared(t *testing.T) {
-	s := &session{ledger: newLedger(), expected: digest.NewTable[uint64]()}
+	s := &session{ledger: newLedger(), expected: &digest.Table[uint64]{}}
 	key := client.Key{Cluster: "root", Name: "a"}
 	bucket, other := digest.BucketOf(key.String()), (digest.BucketOf(key.String())+1)%digest.Buckets
 	still := func(between func()) bool {

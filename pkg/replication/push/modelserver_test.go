@@ -338,7 +338,7 @@ func (m *modelServer) digests(rest string) (int, any) {
 
 // table has the hashes of all replicas, under the lock.
 func (m *modelServer) table() *digest.Table[struct{}] {
-	table := digest.NewTable[struct{}]()
+	table := &digest.Table[struct{}]{}
 	for key, text := range m.objects {
 		if key, ok := strings.CutPrefix(key, "shards.core.kcp.io/"); ok {
 			hash, _ := replication.HashReplica(key, decoded(text).Object)
