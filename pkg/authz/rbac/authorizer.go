@@ -76,10 +76,10 @@ func (z *Authorizer) authorize(ctx context.Context, a authorizer.Attributes) (au
 		allowed subjectKey
 		failure failures
 	)
-	err = z.visit(ctx, name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool {
+	err = z.visit(ctx, name, identity.In(name, a.GetUser()), a.GetNamespace(), func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule) bool {
 		switch {
-		case err != nil:
-			failure.add(err)
+		case rule == nil:
+			failure.add(b.ref)
 		case Allows(a, rule):
 			by, allowed = b, subject
 			return false
@@ -130,9 +130,9 @@ func (z *Authorizer) RulesOf(ctx context.Context, u user.Info, namespace string)
 	}
 	var rules collected
 	var failure failures
-	err = z.visit(ctx, name, identity.In(name, u), namespace, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
-		if err != nil {
-			failure.add(err)
+	err = z.visit(ctx, name, identity.In(name, u), namespace, func(b *binding, _ subjectKey, rule *rbacv1.PolicyRule) bool {
+		if rule == nil {
+			failure.add(b.ref)
 			return true
 		}
 		return rules.add(rule)
@@ -152,9 +152,9 @@ type failures struct {
 	first []error
 }
 
-func (f *failures) add(err error) {
+func (f *failures) add(missing rbacv1.RoleRef) {
 	if f.n++; f.n <= maxFailures {
-		f.first = append(f.first, err)
+		f.first = append(f.first, notFound(missing))
 	}
 }
 

@@ -23,7 +23,7 @@ func NewFeed() Feed { return Feed{NewIndex()} }
 // FeedOf fills the index of a shard.
 func FeedOf(shards *Shards, name string) Feed { return Feed{shards.of(name)} }
 
-func (f Feed) SetClusterRole(obj *rbacv1.ClusterRole)    { f.index.setRole(obj, newClusterRole(obj)) }
+func (f Feed) SetClusterRole(obj *rbacv1.ClusterRole)    { f.index.setClusterRole(obj) }
 func (f Feed) RemoveClusterRole(obj *rbacv1.ClusterRole) { f.index.removeRole(obj) }
 
 // SetRules sets the rules of a Role or, without a namespace, of a ClusterRole.

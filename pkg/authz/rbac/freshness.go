@@ -143,21 +143,15 @@ func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {
 		return
 	}
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	writes := f.pending[name]
 	if writes == nil {
-		f.mu.Unlock()
 		return
 	}
-	need, remaining := writes.need, time.Until(writes.until)
-	f.mu.Unlock()
-	timer := time.NewTimer(remaining)
-	defer timer.Stop()
-	for {
-		f.mu.Lock()
-		if f.reached(need) {
-			f.mu.Unlock()
-			return
-		}
+	need := writes.need
+	ctx, cancel := context.WithDeadline(ctx, writes.until)
+	defer cancel()
+	for !f.reached(need) && ctx.Err() == nil {
 		if f.changed == nil {
 			f.changed = make(chan struct{})
 		}
@@ -165,10 +159,8 @@ func (f *freshness) wait(ctx context.Context, name logicalcluster.Name) {
 		f.mu.Unlock()
 		select {
 		case <-changed:
-		case <-timer.C:
-			return
 		case <-ctx.Done():
-			return
 		}
+		f.mu.Lock()
 	}
 }

@@ -222,20 +222,14 @@ func keyOf(obj metav1.Object) objectKey { return objectKey{obj.GetNamespace(), o
 // Follow updates the index from the informers of this shard. It must be called once, before they run.
 func (i *Index) Follow(informers Informers) {
 	follow(informers.Roles, &i.fresh, resourceRoles,
-		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: distinct(obj.Rules)}) },
-		func(obj *rbacv1.Role) { i.removeRole(obj) })
-	follow(informers.ClusterRoles.Own(), &i.fresh, resourceClusterRoles,
-		func(obj *rbacv1.ClusterRole) { i.setRole(obj, newClusterRole(obj)) },
-		func(obj *rbacv1.ClusterRole) { i.removeRole(obj) })
+		func(obj *rbacv1.Role) { i.setRole(obj, &role{rules: distinct(obj.Rules)}) }, i.removeRole)
+	follow(informers.ClusterRoles.Own(), &i.fresh, resourceClusterRoles, i.setClusterRole, i.removeRole)
 	follow(informers.RoleBindings, &i.fresh, resourceRoleBindings,
-		func(obj *rbacv1.RoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
-		func(obj *rbacv1.RoleBinding) { i.removeBinding(obj) })
-	follow(informers.ClusterRoleBindings.Own(), &i.fresh, resourceClusterRoleBindings,
-		func(obj *rbacv1.ClusterRoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) },
-		func(obj *rbacv1.ClusterRoleBinding) { i.removeBinding(obj) })
+		func(obj *rbacv1.RoleBinding) { i.setBinding(obj, obj.RoleRef, obj.Subjects) }, i.removeBinding)
+	follow(informers.ClusterRoleBindings.Own(), &i.fresh, resourceClusterRoleBindings, i.setClusterRoleBinding, i.removeBinding)
 }
 
-func follow[T client.Object](informer *client.Informer[T], fresh *freshness, resource resourceIndex, set, remove func(T)) {
+func follow[T client.Object](informer *client.Informer[T], fresh *freshness, resource resourceIndex, set func(T), remove func(metav1.Object)) {
 	saw := func(obj T) {
 		if version, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err == nil {
 			fresh.saw(resource, version)
@@ -276,18 +270,21 @@ func distinct(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return slices.Clip(unique)
 }
 
-func newClusterRole(obj *rbacv1.ClusterRole) *role {
+func (i *Index) setClusterRole(obj *rbacv1.ClusterRole) {
 	r := &role{rules: distinct(obj.Rules), labels: obj.Labels}
-	if obj.AggregationRule == nil {
-		return r
-	}
-	for i := range obj.AggregationRule.ClusterRoleSelectors {
-		selector, err := request.LabelSelector(&obj.AggregationRule.ClusterRoleSelectors[i])
-		if err == nil && !selector.Empty() {
-			r.aggregates = append(r.aggregates, selector)
+	if aggregation := obj.AggregationRule; aggregation != nil {
+		for n := range aggregation.ClusterRoleSelectors {
+			selector, err := request.LabelSelector(&aggregation.ClusterRoleSelectors[n])
+			if err == nil && !selector.Empty() {
+				r.aggregates = append(r.aggregates, selector)
+			}
 		}
 	}
-	return r
+	i.setRole(obj, r)
+}
+
+func (i *Index) setClusterRoleBinding(obj *rbacv1.ClusterRoleBinding) {
+	i.setBinding(obj, obj.RoleRef, obj.Subjects)
 }
 
 // listed is embedded by the elements of a list.

@@ -25,7 +25,7 @@ func grantTo(f Feed, n int) {
 
 // visitHog calls each with the resources of the rules of jane in a namespace, or "" if a role does not exist.
 func visitHog(ctx context.Context, f Feed, each func(resource string)) error {
-	_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "default", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
+	_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "default", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule) bool {
 		if rule == nil {
 			each("")
 		} else {
@@ -107,7 +107,7 @@ func TestManyBindingsCount(t *testing.T) {
 		bubble.Wait()
 		require.Empty(t, done, "the second visit must wait for the first")
 		few := 0
-		_, err := f.index.visit(t.Context(), "hog", "system:admin", []user.Info{&user.DefaultInfo{Name: "joe"}}, "default", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+		_, err := f.index.visit(t.Context(), "hog", "system:admin", []user.Info{&user.DefaultInfo{Name: "joe"}}, "default", func(*binding, subjectKey, *rbacv1.PolicyRule) bool {
 			few++
 			return true
 		})

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
-	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -42,34 +42,28 @@ func NewShards(counts func(shard string) bool) *Shards {
 
 // Follow updates s from the informers of replicas. It must be called once, before they run.
 func (s *Shards) Follow(informers Informers) {
-	followOthers(informers.ClusterRoles,
-		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).setRole(obj, newClusterRole(obj)) },
-		func(shard string, obj *rbacv1.ClusterRole) { s.of(shard).removeRole(obj) })
-	followOthers(informers.ClusterRoleBindings,
-		func(shard string, obj *rbacv1.ClusterRoleBinding) {
-			s.of(shard).setBinding(obj, obj.RoleRef, obj.Subjects)
-		},
-		func(shard string, obj *rbacv1.ClusterRoleBinding) { s.of(shard).removeBinding(obj) })
+	followOthers(s, informers.ClusterRoles, (*Index).setClusterRole, (*Index).removeRole)
+	followOthers(s, informers.ClusterRoleBindings, (*Index).setClusterRoleBinding, (*Index).removeBinding)
 }
 
 // followOthers follows all replicas of an object, and not only the preferred one. Objects that are being
 // deleted grant no permissions on other shards.
-func followOthers[T client.Object](dual *replicas.Dual[T], set, remove func(shard string, obj T)) {
+func followOthers[T client.Object](s *Shards, dual *replicas.Dual[T], set func(*Index, T), remove func(*Index, metav1.Object)) {
 	others := dual.Others()
 	if others == nil {
 		return
 	}
 	put := func(obj T) {
-		if shard := others.KeyOf(obj).Shard; obj.GetDeletionTimestamp() == nil {
-			set(shard, obj)
+		if index := s.of(others.KeyOf(obj).Shard); obj.GetDeletionTimestamp() == nil {
+			set(index, obj)
 		} else {
-			remove(shard, obj)
+			remove(index, obj)
 		}
 	}
 	others.AddEventHandler(client.Handler[T]{
 		OnAdd:    func(obj T, _ bool) { put(obj) },
 		OnUpdate: func(_, obj T) { put(obj) },
-		OnDelete: func(last T, _ bool) { remove(others.KeyOf(last).Shard, last) },
+		OnDelete: func(last T, _ bool) { remove(s.of(others.KeyOf(last).Shard), last) },
 	})
 }
 

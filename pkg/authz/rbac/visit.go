@@ -3,7 +3,6 @@ package rbac
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -37,9 +36,9 @@ const (
 	maxFailures = 10
 )
 
-// visitor is called with each rule of a user and its binding and subject, or with an error if the role of a
+// visitor is called with each rule of a user and its binding and subject. The rule is nil if the role of the
 // binding does not exist. It returns false to stop the visit.
-type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule, err error) bool
+type visitor func(b *binding, subject subjectKey, rule *rbacv1.PolicyRule) bool
 
 // visit calls f for the rules of the identities in a namespace of a logical cluster. The rules of its own
 // bindings precede the rules of the system's bindings. If namespace is empty, bindings in namespaces are
@@ -127,8 +126,6 @@ type grants struct {
 	seen map[grantKey]struct{}
 	// lookups is the number of lookups since the locks were taken.
 	lookups int
-	// missing is the number of roles that did not exist.
-	missing int
 	walk    walk
 }
 
@@ -281,11 +278,7 @@ func (g *grants) visit(ctx context.Context, f visitor) (more bool, err error) {
 	for i := range g.list {
 		found := &g.list[i]
 		if found.role == nil {
-			err := errNotFound
-			if g.missing++; g.missing <= maxFailures {
-				err = notFound(found.binding.ref)
-			}
-			if !f(found.binding, found.subject, nil, err) {
+			if !f(found.binding, found.subject, nil) {
 				return false, nil
 			}
 			continue
@@ -322,7 +315,7 @@ func (w *walk) rules(ctx context.Context, g *grant, r *role, f visitor) (more bo
 		if err := w.step(ctx, values(&r.rules[i])); err != nil {
 			return false, err
 		}
-		if !f(g.binding, g.subject, &r.rules[i], nil) {
+		if !f(g.binding, g.subject, &r.rules[i]) {
 			return false, nil
 		}
 	}
@@ -382,9 +375,6 @@ func (c *cluster) resolve(ofSystem *cluster, ref rbacv1.RoleRef, namespace strin
 	return nil
 }
 
-// errNotFound is used for missing roles beyond maxFailures.
-var errNotFound = errors.New("a bound role does not exist")
-
 func notFound(ref rbacv1.RoleRef) error {
 	switch ref.Kind {
 	case "Role", "ClusterRole":
@@ -406,9 +396,11 @@ func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, r
 	found := newGrants(own, ofSystem)
 	defer found.release()
 	found.add(c, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
-	_, err := found.visit(ctx, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, err error) bool {
-		missing = err
-		return err == nil && rules.add(rule)
+	_, err := found.visit(ctx, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule) bool {
+		if rule == nil {
+			missing = notFound(ref)
+		}
+		return rule != nil && rules.add(rule)
 	})
 	if err := cmp.Or(err, missing); err != nil {
 		return nil, err

@@ -52,7 +52,7 @@ func TestRulesAreEvaluatedOnce(t *testing.T) {
 	require.ErrorContains(t, err, "and 10 more")
 	require.Equal(t, maxFailures, strings.Count(err.Error(), "not found"))
 	visited := 0
-	more, err := z.Index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule, _ error) bool {
+	more, err := z.Index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule) bool {
 		if rule != nil {
 			visited++
 		}
@@ -132,7 +132,7 @@ func TestLongVisits(t *testing.T) {
 		f := hog(2 * manyValues)
 		visit := func(ctx context.Context, f Feed, each func(n int) bool) error {
 			n := 0
-			_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+			_, err := f.index.visit(ctx, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule) bool {
 				n++
 				return each(n)
 			})
@@ -190,7 +190,7 @@ func TestLargeRules(t *testing.T) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	visited := false
-	_, err := z.Index.visit(ended, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule, error) bool {
+	_, err := z.Index.visit(ended, "hog", "system:admin", []user.Info{jane}, "", func(*binding, subjectKey, *rbacv1.PolicyRule) bool {
 		visited = true
 		return true
 	})
