@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 
 	"github.com/shardplane/shardplane/pkg/request"
@@ -107,40 +108,42 @@ func IsPrivilegedGroup(group string) bool {
 // Privileged allows all requests of members of the groups, and has no opinion otherwise. A user who is
 // restricted to logical clusters is a member in these only.
 func Privileged(groups ...string) authorizer.Authorizer {
+	return onlyIf(allow, func(ctx context.Context, a authorizer.Attributes) bool {
+		return identity.MemberOf(ctx, a.GetUser(), groups...)
+	})
+}
+
+var allow = authorizerfactory.NewAlwaysAllowAuthorizer()
+
+// onlyIf calls next for requests that meet the condition, and has no opinion on all others.
+func onlyIf(next authorizer.Authorizer, meets func(context.Context, authorizer.Attributes) bool) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if identity.MemberOf(ctx, a.GetUser(), groups...) {
-			return authorizer.DecisionAllow, "", nil
+		if !meets(ctx, a) {
+			return authorizer.DecisionNoOpinion, "", nil
 		}
-		return authorizer.DecisionNoOpinion, "", nil
+		return next.Authorize(ctx, a)
 	})
 }
 
 // OnProcess calls next for requests about the process, and has no opinion on a logical cluster, existing or not.
 func OnProcess(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if _, unresolved := request.UnresolvedPathFrom(ctx); unresolved {
-			return authorizer.DecisionNoOpinion, "", nil
-		}
-		return WithoutCluster(next).Authorize(ctx, a)
+	return onlyIf(WithoutCluster(next), func(ctx context.Context, _ authorizer.Attributes) bool {
+		_, unresolved := request.UnresolvedPathFrom(ctx)
+		return !unresolved
 	})
 }
 
 func onMetrics(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if path := a.GetPath(); a.IsResourceRequest() || path != "/metrics" && !strings.HasPrefix(path, "/metrics/") {
-			return authorizer.DecisionNoOpinion, "", nil
-		}
-		return next.Authorize(ctx, a)
+	return onlyIf(next, func(_ context.Context, a authorizer.Attributes) bool {
+		return !a.IsResourceRequest() && (a.GetPath() == "/metrics" || strings.HasPrefix(a.GetPath(), "/metrics/"))
 	})
 }
 
 // WithoutCluster calls next for requests about the process itself, or on a path that does not exist.
 func WithoutCluster(next authorizer.Authorizer) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if _, ok := request.ClusterFrom(ctx); ok {
-			return authorizer.DecisionNoOpinion, "", nil
-		}
-		return next.Authorize(ctx, a)
+	return onlyIf(next, func(ctx context.Context, _ authorizer.Attributes) bool {
+		_, ok := request.ClusterFrom(ctx)
+		return !ok
 	})
 }
 
@@ -165,11 +168,9 @@ func clusterName(ctx context.Context) logicalcluster.Name {
 // Shards allows other shards to read all resources and discovery, to create SubjectAccessReviews, and to write Shards
 // and Leases in root. Admission restricts these writes to their own objects. It has no opinion otherwise.
 func Shards() authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if _, ok := identity.ShardOf(ctx, a.GetUser()); ok && shardMayAccess(ctx, a) {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "", nil
+	return onlyIf(allow, func(ctx context.Context, a authorizer.Attributes) bool {
+		_, ok := identity.ShardOf(ctx, a.GetUser())
+		return ok && shardMayAccess(ctx, a)
 	})
 }
 
