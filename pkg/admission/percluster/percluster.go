@@ -397,14 +397,8 @@ type synced struct{ cache.SharedIndexInformer }
 func (synced) HasSynced() bool { return true }
 
 func (synced) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	return registration{}, nil
+	return Synced, nil
 }
-
-type registration struct {
-	cache.ResourceEventHandlerRegistration
-}
-
-func (registration) HasSynced() bool { return true }
 
 // NamespaceLister returns the namespaces of one logical cluster. Callers must wait for the namespace informer before.
 type NamespaceLister struct {
