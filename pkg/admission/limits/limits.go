@@ -7,6 +7,7 @@
 package limits
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -89,10 +90,8 @@ func admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfac
 }
 
 func (p *plugin) validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, valid := range []func(admission.Attributes) error{validAnnotations, validKind, validAggregation, validSizes} {
-		if err := valid(a); err != nil {
-			return err
-		}
+	if err := cmp.Or(validAnnotations(a), validKind(a), validAggregation(a), validSizes(a)); err != nil {
+		return err
 	}
 	resource := a.GetResource().GroupResource()
 	create := a.GetOperation() == admission.Create

@@ -77,8 +77,8 @@ func validKind(a admission.Attributes) error {
 	if !ok || a.GetSubresource() != "" {
 		return nil
 	}
-	if n := size(a.GetObject()); n > k.bytes && (a.GetOldObject() == nil || n > size(a.GetOldObject())) {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d bytes, at most %d allowed", a.GetResource().GroupResource(), a.GetName(), n, k.bytes))
+	if err := limitSize(a, k.bytes, size, "%d bytes, at most %d allowed"); err != nil {
+		return err
 	}
 	now, old := contentOf(a.GetObject()), contentOf(a.GetOldObject())
 	if n := valuesOf(now); k.values > 0 && n > k.values && n > valuesOf(old) {

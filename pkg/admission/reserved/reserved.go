@@ -10,6 +10,7 @@
 package reserved
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -45,13 +46,7 @@ func level(ctx context.Context, u user.Info) privilege {
 }
 
 func validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if err := checkCreate(ctx, a); err != nil {
-		return err
-	}
-	if err := checkScope(a); err != nil {
-		return err
-	}
-	if err := checkShard(ctx, a); err != nil {
+	if err := cmp.Or(checkCreate(ctx, a), checkScope(a), checkShard(ctx, a)); err != nil {
 		return err
 	}
 	as := level(ctx, a.GetUserInfo())
