@@ -100,16 +100,6 @@ func (b *Board) get(name string) entry {
 	return b.objects[name]
 }
 
-// all calls visit, which must not call the board, with the current objects in the order of their names.
-func (b *Board) all(visit func(e entry)) (version int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, name := range b.names {
-		visit(b.objects[name])
-	}
-	return b.version
-}
-
 // at calls visit with the objects at a version, in the order of their names and beginning at from, until it returns
 // false. It returns false if the version is unavailable. visit must not call methods of the board.
 func (b *Board) at(version int64, from string, visit func(name string, e entry) bool) (ok bool) {

@@ -217,11 +217,15 @@ func (r *Reader) Watch(ctx context.Context, options *metainternalversion.ListOpt
 		if err := r.checkVersion(options.ResourceVersion); err != nil {
 			return nil, err
 		}
-		w.from = r.board.all(func(e entry) {
+		w.from = r.board.newest()
+		if !r.board.at(w.from, "", func(_ string, e entry) bool {
 			if w.selected.has(e) {
 				initial = append(initial, e)
 			}
-		})
+			return true
+		}) {
+			return nil, expired("the resourceVersion")
+		}
 	} else if _, _, ok, _ := r.board.since(from); !ok {
 		return nil, expired("the resourceVersion")
 	}
