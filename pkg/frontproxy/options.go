@@ -109,7 +109,7 @@ func (o CompletedOptions) Warnings() []string { return o.Authentication.Warnings
 // Validate returns all errors in the options, in the order of their fields.
 func (o CompletedOptions) Validate() error {
 	errs := o.validateFiles()
-	if _, others, _ := o.Serving.FeatureGates.Split(); len(others) > 0 {
+	if others, _ := o.Serving.FeatureGates.Others(); len(others) > 0 {
 		errs = append(errs, fmt.Errorf("--feature-gates: the front-proxy has no features %s, because it serves no Kubernetes APIs", strings.Join(slices.Sorted(maps.Keys(others)), ", ")))
 	}
 	for _, shard := range o.OtherShards {

@@ -63,7 +63,7 @@ type API struct {
 // system:masters. The caller adds authentication, authorizer, handler chain and storage, and must
 // close the listener if it does not run the server.
 func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
-	_, kubernetes, err := o.FeatureGates.Split()
+	kubernetes, err := o.FeatureGates.Others()
 	if err == nil {
 		err = setFeatureGates(kubernetes)
 	}

@@ -87,7 +87,7 @@ func (o *Options) Validate() []error {
 	if o.MaxStreams < 1 {
 		errs = append(errs, fmt.Errorf("--http2-max-streams-per-connection %d is less than 1", o.MaxStreams))
 	}
-	if _, _, err := o.FeatureGates.Split(); err != nil {
+	if _, err := o.FeatureGates.Others(); err != nil {
 		errs = append(errs, err)
 	}
 	return append(errs, o.Audit.Validate()...)

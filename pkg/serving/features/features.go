@@ -57,7 +57,7 @@ var (
 // Gates are the values of --feature-gates by name.
 type Gates map[string]string
 
-// Enabled reports whether a feature of Shardplane is enabled. It ignores invalid values, see Split.
+// Enabled reports whether a feature of Shardplane is enabled. It ignores invalid values, see Others.
 func (g Gates) Enabled(feature featuregate.Feature) bool {
 	if on, err := strconv.ParseBool(g[string(feature)]); err == nil {
 		return on
@@ -65,21 +65,19 @@ func (g Gates) Enabled(feature featuregate.Feature) bool {
 	return gates[feature].Default
 }
 
-// Split returns the values of Shardplane's gates, and of all others.
-func (g Gates) Split() (own, others map[string]bool, err error) {
-	own, others = map[string]bool{}, map[string]bool{}
+// Others returns the values of gates that are not Shardplane's, or an error if any value is invalid.
+func (g Gates) Others() (map[string]bool, error) {
+	others := map[string]bool{}
 	for name, value := range g {
 		on, err := strconv.ParseBool(value)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--feature-gates: %s=%s: the value must be true or false", name, value)
+			return nil, fmt.Errorf("--feature-gates: %s=%s: the value must be true or false", name, value)
 		}
-		if _, ok := gates[featuregate.Feature(name)]; ok {
-			own[name] = on
-		} else {
+		if _, own := gates[featuregate.Feature(name)]; !own {
 			others[name] = on
 		}
 	}
-	return own, others, nil
+	return others, nil
 }
 
 // Known returns the gates of Shardplane for the help, as name=default (stage).

@@ -22,11 +22,10 @@ func TestGates(t *testing.T) {
 		require.Contains(t, Known(), string(feature)+"=true|false")
 	}
 	require.Len(t, gates, 6)
-	own, others, err := Gates{"CacheRelays": "true", "WatchList": "false"}.Split()
+	others, err := Gates{"CacheRelays": "true", "WatchList": "false"}.Others()
 	require.NoError(t, err)
-	require.Equal(t, map[string]bool{"CacheRelays": true}, own)
 	require.Equal(t, map[string]bool{"WatchList": false}, others)
-	_, _, err = Gates{"CacheRelays": "yes"}.Split()
+	_, err = Gates{"CacheRelays": "yes"}.Others()
 	require.EqualError(t, err, "--feature-gates: CacheRelays=yes: the value must be true or false")
 }
 
