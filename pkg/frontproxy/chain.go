@@ -87,23 +87,15 @@ func writeTooManyRequests(w http.ResponseWriter, _ *http.Request, why string) {
 
 // withLimits limits the requests in flight and the streams of each user. Streams use memory as long as they last.
 func (h *handler) withLimits(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if identity.IsExempt(r.Context()) {
-			next.ServeHTTP(w, r)
-			return
+	count := func(long bool) func(*http.Request, *genericapirequest.RequestInfo) int64 {
+		return func(r *http.Request, _ *genericapirequest.RequestInfo) int64 {
+			if recordFrom(r.Context()).long != long {
+				return 0
+			}
+			return 1 + ledger.OfHeaders(r)
 		}
-		resource := h.inFlight
-		if recordFrom(r.Context()).long {
-			resource = h.watches
-		}
-		give, err := resource.TakeFor(r.Context(), 1+ledger.OfHeaders(r))
-		if err != nil {
-			writeTooManyRequests(w, r, err.Error())
-			return
-		}
-		defer give()
-		next.ServeHTTP(w, r)
-	})
+	}
+	return h.inFlight.Wrap(h.watches.Wrap(next, count(true), writeTooManyRequests), count(false), writeTooManyRequests)
 }
 
 // withPanicRecovery returns 500 for requests that panic, and logs the reason. If the server broke a

@@ -41,11 +41,10 @@ const drainTimeout = 5 * time.Second
 
 // Server is a front-proxy that has opened its port and read its certificates. It serves only while Run runs.
 type Server struct {
+	handler
+
 	serving       *serving.Listener
 	shards        *shards
-	router        *router
-	health        *health
-	handler       *handler
 	shutdownDelay time.Duration
 
 	group *lifecycle.Group
@@ -78,8 +77,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
-	ownResponses, err := serving.NewOwnResponses(&o.Serving.Audit) //nolint:contextcheck // it outlives the start
-	if err != nil {
+	if s.ownResponses, err = serving.NewOwnResponses(&o.Serving.Audit); err != nil { //nolint:contextcheck // it outlives the start
 		return s, err
 	}
 	client, err := dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile)
@@ -90,35 +88,34 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 		return s, err
 	}
 	instruments.Register(registry, s.shards)
-	m := newMetrics(registry)
-	s.router = s.newRouter(ctx, o, mapped, mounts, m, registry)
+	s.metrics = newMetrics(registry)
+	s.router = s.newRouter(ctx, o, mapped, mounts, registry)
 	s.health = &health{shards: s.shards}
-	authentication, err := authn.NewAuthentication(authn.Options{UserOptions: o.Authentication}, authn.Sources{
+	s.authentication, err = authn.NewAuthentication(authn.Options{UserOptions: o.Authentication}, authn.Sources{
 		Accounts: serviceaccount.NewRemote(s.shards.shardsOf), Workspace: s.router.workspaceIssuers, Report: s.router.reportIssuer, Metrics: registry,
 	})
 	if err != nil {
 		return s, err
 	}
-	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(authentication.CAs...)
-	s.handler = &handler{
-		router: s.router, health: s.health, ownResponses: ownResponses, authentication: authentication, identity: mapped.headers(),
-		inFlight: o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry), watches: o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry), metrics: m,
-	}
-	s.addParts(client, ownResponses)
+	s.serving.ClientCA = dynamiccertificates.NewUnionCAContentProvider(s.authentication.CAs...)
+	s.identity = mapped.headers()
+	s.inFlight = o.Serving.Limits.Ledger(ledger.RequestsResource, 0, registry)
+	s.watches = o.Serving.Limits.Ledger(ledger.WatchesResource, 0, registry)
+	s.addParts(client)
 	return s, nil
 }
 
-func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappedServers, mounts *mounts, m *metrics, registry *prometheus.Registry) *router {
+func (s *Server) newRouter(ctx context.Context, o CompletedOptions, mapped mappedServers, mounts *mounts, registry *prometheus.Registry) *router {
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	s.drain = drain
 	s.group.Opened(drain)
 	groups := authn.GroupFilter{PassOn: o.PassOnGroups, Drop: o.Authentication.DropGroups}
 	rt := &router{
 		gate: &gate{
-			resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout, m.indexWaits), accessCache: newAccessCache(),
+			resolver: newResolver(s.shards.index, o.IndexTimeout, o.WorkspaceReadyTimeout, s.metrics.indexWaits), accessCache: newAccessCache(),
 			groups: groups, unread: s.shards.unread,
 		},
-		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: m},
+		shards: s.shards, mounts: mounts, mapped: mapped, forwarder: &forwarder{draining: draining, metrics: s.metrics},
 		metrics: serving.NewMetrics(registry), readers: authz.NewReviewCache(readersFor, readersFor), url: s.URL(), features: o.Serving.FeatureGates,
 	}
 	if o.Authentication.DevTokens {
@@ -153,7 +150,7 @@ func openShards(o CompletedOptions, client dynamiccertificates.CertKeyContentPro
 func (s *Server) URL() string { return s.serving.URL }
 
 // Handler returns the handler chain without the listener. It serves while Run runs.
-func (s *Server) Handler() http.Handler { return s.handler.chain().Handler(s.router) }
+func (s *Server) Handler() http.Handler { return s.chain().Handler(s.router) }
 
 // Close closes the port. Run calls it when it ends.
 func (s *Server) Close() { s.group.Close() }
@@ -165,18 +162,18 @@ func (s *Server) Close() { s.group.Close() }
 func (s *Server) Run(ctx context.Context) error { return s.group.Run(ctx) }
 
 // addParts adds parts in the order of their dependencies. They stop in reverse order.
-func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent, ownResponses *serving.OwnResponses) {
+func (s *Server) addParts(client *dynamiccertificates.DynamicCertKeyPairContent) {
 	s.group.Add(
 		lifecycle.Part{Name: "shards", Run: s.shards.Run},
-		lifecycle.Part{Name: "authentication", Run: s.handler.authentication.Run},
+		lifecycle.Part{Name: "authentication", Run: s.authentication.Run},
 		reloads("client certificate", nil, client),
 		reloads("mounts", s.router.mounts.ca, s.router.mounts.client, s.router.mounts.public, s.router.mounts.trusted),
 	)
 	for _, m := range s.router.mapped {
 		s.group.Add(reloads("certificates for "+m.path, m.ca, m.client, m.backend))
 	}
-	if ownResponses != nil {
-		s.group.Add(lifecycle.Part{Name: "audit", Run: ownResponses.Run})
+	if s.ownResponses != nil {
+		s.group.Add(lifecycle.Part{Name: "audit", Run: s.ownResponses.Run})
 	}
 	s.group.Add(lifecycle.Part{Name: "listener", Run: s.serve})
 }
@@ -200,7 +197,7 @@ func (s *Server) serve(ctx context.Context) error {
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		s.handler.requests.Wait()
+		s.requests.Wait()
 	}()
 	select {
 	case <-idle:

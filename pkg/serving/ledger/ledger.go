@@ -31,6 +31,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/wait"
 	apimetrics "k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -169,15 +170,15 @@ func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) 
 	return func() { l.Give(h, n) }, nil
 }
 
-// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0.
-// Exempt users are neither counted nor rejected, because their writes for one tenant do not affect others.
+// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0. In the
+// front-proxy, requests have no info. Exempt users are neither counted nor rejected, because their writes for one tenant do not affect others.
 func (l *Ledger) Wrap(next http.Handler, count func(*http.Request, *apirequest.RequestInfo) int64, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		info, ok := apirequest.RequestInfoFrom(r.Context())
-		if !ok || identity.IsExempt(r.Context()) {
+		if identity.IsExempt(r.Context()) {
 			next.ServeHTTP(w, r)
 			return
 		}
+		info, _ := apirequest.RequestInfoFrom(r.Context())
 		if n := count(r, info); n > 0 {
 			give, err := l.TakeFor(r.Context(), n)
 			if err != nil {
@@ -353,16 +354,9 @@ func (e *Executing) Wrap(next http.Handler, longRunning apirequest.LongRunningRe
 
 // Report sets upstream's gauges of requests in flight every second until ctx is done.
 func (e *Executing) Report(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			apimetrics.UpdateInflightRequestMetrics(apimetrics.ExecutingPhase, e.reading.highest(), e.writing.highest())
-		case <-ctx.Done():
-			return
-		}
-	}
+	wait.UntilWithContext(ctx, func(context.Context) {
+		apimetrics.UpdateInflightRequestMetrics(apimetrics.ExecutingPhase, e.reading.highest(), e.writing.highest())
+	}, time.Second)
 }
 
 func (k *kind) acquire() bool {
