@@ -15,26 +15,14 @@ func (q *Queue) state() (inUse, waiting, flows int) {
 	return q.inUse, q.waiting, len(q.flows)
 }
 
-func (b *bench) state(flow string) (inUse, waiting int) {
+// flow returns the state of a flow, which is zero if the flow does not exist.
+func (b *bench) flow(cluster string) flow {
 	b.queue.mu.Lock()
 	defer b.queue.mu.Unlock()
-	f := b.queue.flows[FlowKey{Cluster: flow}]
-	if f == nil {
-		return 0, 0
+	if f := b.queue.flows[FlowKey{Cluster: cluster}]; f != nil {
+		return *f
 	}
-	return f.inUse, f.waiting
-}
-
-func (b *bench) returning(flow string) int {
-	b.queue.mu.Lock()
-	defer b.queue.mu.Unlock()
-	return len(b.queue.flows[FlowKey{Cluster: flow}].returning)
-}
-
-func (b *bench) at(flow string) float64 {
-	b.queue.mu.Lock()
-	defer b.queue.mu.Unlock()
-	return b.queue.flows[FlowKey{Cluster: flow}].at
+	return flow{}
 }
 
 func TestSingleLogicalClusterUsesMoreSeats(t *testing.T) {
@@ -53,7 +41,7 @@ func TestSingleLogicalClusterUsesMoreSeats(t *testing.T) {
 	b.pass(contentionWindow)
 	// Afterwards, a is alone again.
 	after := b.must("a", "u", 1)
-	require.Eventually(t, func() bool { inUse, waiting := b.state("a"); return inUse == 3 && waiting == 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { a := b.flow("a"); return a.inUse == 3 && a.waiting == 0 }, time.Minute, time.Millisecond)
 	running(0)
 	(<-next.release)(0)
 	after(0)
@@ -74,8 +62,8 @@ func TestFloodIsThrottled(t *testing.T) {
 	running, next = flood()
 	b.pass(time.Millisecond)
 	running(0)
-	inUse, waiting := b.state("flood")
-	require.Equal(t, []int{0, 1}, []int{inUse, waiting}, "the flow must be throttled for twice the duration of the request")
+	throttled := b.flow("flood")
+	require.Equal(t, []int{0, 1}, []int{throttled.inUse, throttled.waiting}, "the flow must be throttled for twice the duration of the request")
 	b.must("quiet", "u", 1)(0)
 	b.pass(2*time.Millisecond - 1)
 	require.Empty(t, next.release)
@@ -106,14 +94,12 @@ func TestPausedRequestsGiveTheirSeats(t *testing.T) {
 
 	b.pass(time.Minute)
 	again()
-	inUse, _ := b.state("a")
-	require.Zero(t, inUse, "both requests are paused")
+	require.Zero(t, b.flow("a").inUse, "both requests are paused")
 	resumeFirst()
-	inUse, _ = b.state("a")
-	require.Equal(t, 1, inUse, "the resumed request must have a seat")
-	before := b.at("a")
+	before := b.flow("a")
+	require.Equal(t, 1, before.inUse, "the resumed request must have a seat")
 	first.Release(0)
-	require.Less(t, b.at("a")-before, 1.0, "time in pauses must not be counted")
+	require.Less(t, b.flow("a").at-before.at, 1.0, "time in pauses must not be counted")
 	(<-third.release)(0)
 	resumeSecond()
 	second.Release(0)
@@ -140,14 +126,13 @@ func TestResumeOrder(t *testing.T) {
 	for _, resume := range resumes {
 		go resume()
 	}
-	require.Eventually(t, func() bool { return b.returning("noisy") == many }, time.Minute, time.Millisecond, "all resumed requests must wait for a seat")
+	require.Eventually(t, func() bool { return len(b.flow("noisy").returning) == many }, time.Minute, time.Millisecond, "all resumed requests must wait for a seat")
 	b.must("quiet", "u", 1)(0)
 	first(0)
 	second(0)
 	for i := range many {
 		seat := <-back
-		inUse, _ := b.state("noisy")
-		require.LessOrEqual(t, inUse, 2)
+		require.LessOrEqual(t, b.flow("noisy").inUse, 2)
 		if i < many-1 { // then one of the two seats is free
 			require.Empty(t, next.release, "new requests must be granted last")
 		}
@@ -183,16 +168,14 @@ func TestPausesEndWithTheSeat(t *testing.T) {
 	resume := seat.Pause()
 	seat.Release(0)
 	other := b.must("b", "u", 2)
-	inUse, _ := b.state("b")
-	require.Equal(t, 2, inUse)
+	require.Equal(t, 2, b.flow("b").inUse)
 	again := seat.Pause()
-	inUse, _, _ = b.queue.state()
+	inUse, _, _ := b.queue.state()
 	require.Equal(t, 2, inUse, "a request without a seat must not release one")
 	again()
 	resume()
 	inUse, waiting, _ := b.queue.state()
-	require.Equal(t, 2, inUse)
-	require.Zero(t, waiting)
+	require.Equal(t, []int{2, 0}, []int{inUse, waiting})
 	other(0)
 	b.isIdle()
 }

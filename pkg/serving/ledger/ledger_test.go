@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 )
 
@@ -117,31 +115,16 @@ func TestDescriptions(t *testing.T) {
 
 func TestWrap(t *testing.T) {
 	l := NewLedger(Bounds{User: 2})
-	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan int)
-	handler := l.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		inside <- struct{}{}
-		<-goOn
-	}), func(r *http.Request, _ *apirequest.RequestInfo) int64 { return int64(len(r.Header)) }, func(w http.ResponseWriter, _ *http.Request, why string) {
-		http.Error(w, why, http.StatusTooManyRequests)
+	h := hang(t, false, func(next http.Handler) http.Handler {
+		return l.Wrap(next, func(r *http.Request, _ *apirequest.RequestInfo) int64 { return int64(len(r.Header)) }, refuse)
 	})
 	// start sends a request that counts n, and returns the status, or 0 if it is being executed.
 	start := func(ctx context.Context, n int, subject string, groups ...string) int {
-		ctx = apirequest.WithUser(request.WithClusterName(ctx, "a"), &user.DefaultInfo{Name: subject, Groups: groups})
-		r := httptest.NewRequestWithContext(apirequest.WithRequestInfo(ctx, &apirequest.RequestInfo{}), http.MethodGet, "/", http.NoBody)
+		r := requestOf(ctx, "a", "get", subject, groups...)
 		for i := range n {
 			r.Header.Set("X-"+string(rune('a'+i)), "")
 		}
-		go func() {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, r)
-			done <- w.Code
-		}()
-		select {
-		case <-inside:
-			return 0
-		case code := <-done:
-			return code
-		}
+		return h.start(r)
 	}
 	ctx := t.Context()
 	require.Zero(t, start(ctx, 2, "joe"))
@@ -151,9 +134,6 @@ func TestWrap(t *testing.T) {
 	require.Zero(t, start(identity.WithFlow(ctx, identity.Flow{User: "jane"}), 1, "joe"), "requests must count for the impersonating user")
 	require.Equal(t, http.StatusTooManyRequests, start(ctx, 1, "jane"))
 	require.Zero(t, start(ctx, 3, "root", user.SystemPrivilegedGroup))
-	for range 5 {
-		goOn <- struct{}{}
-		require.Equal(t, http.StatusOK, <-done)
-	}
+	h.finish(5)
 	require.Zero(t, l.Held())
 }
