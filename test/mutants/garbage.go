@@ -6,9 +6,9 @@ var garbage = []Mutant{
 		Name: "unconfirmed-absence", Rule: "an owner is absent only if a quorum read does not find it",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/decide.go",
-			Before: `		if err == nil && l.owner.uid != o.references[i].UID {
-			l.owner, err = c.backend.read(ctx, l.item)
-		}
+			Before: `	if err == nil && l.owner.uid != r.UID { // it is considered absent only after a quorum read
+		l.owner, err = c.backend.read(ctx, l.item)
+	}
 `,
 			After: ``,
 		}},
@@ -79,9 +79,9 @@ var garbage = []Mutant{
 		Name: "kinds-that-keep", Rule: "if a definition is deleted, its objects and their dependents are deleted",
 		Edits: []Edit{{
 			File: "pkg/controllers/garbagecollector/decide.go",
-			Before: `		case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
-			lookups[i].state = dangling // objects are deleted with their definition
-			continue
+			Before: `	case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
+		l.state = dangling // objects are deleted with their definition
+		return nil
 `,
 			After: ``,
 		}},

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/reconcile"
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -72,9 +73,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		return reconcile.Result{}, err
 	}
 	if added {
-		if err := c.reportInvalid(ctx, kind, item, o, v); err != nil {
-			return reconcile.Result{}, err
-		}
+		c.reportInvalid(ctx, kind, item, o, v)
 		added = false
 	}
 	switch {
@@ -82,7 +81,7 @@ func (c *collector) own(ctx context.Context, item Item, o object) (reconcile.Res
 		err = c.backend.patch(ctx, kind, item, o, patch{references: without(o.references, v.drop)})
 		c.metrics.count(referenceAction, err)
 	case v.remove != "":
-		if v.remove == metav1.DeletePropagationForeground && slices.Contains(v.states, waiting) {
+		if v.remove == metav1.DeletePropagationForeground && v.states[waiting] {
 			if err := c.open(ctx, kind, item, o); err != nil {
 				return reconcile.Result{}, err
 			}
@@ -100,7 +99,7 @@ func (c *collector) open(ctx context.Context, kind storage.Kind, item Item, o ob
 	references := slices.Clone(o.references)
 	blocking := false
 	for i := range references {
-		if isTrue(references[i].BlockOwnerDeletion) {
+		if ptr.Deref(references[i].BlockOwnerDeletion, false) {
 			blocking = true
 			references[i].BlockOwnerDeletion = new(bool)
 		}
@@ -131,8 +130,7 @@ func (c *collector) finish(ctx context.Context, item Item, o object) error {
 
 func (c *collector) blocked(ctx context.Context, item Item, o object) (bool, error) {
 	return c.anyDependent(ctx, item, o, c.backend.get, func(d dependent, of *object) bool {
-		_, blocks := of.refers(o.uid)
-		return d.blocks && blocks
+		return d.blocks && uidsOf(*of)[o.uid]
 	})
 }
 
@@ -154,7 +152,7 @@ func (c *collector) orphan(ctx context.Context, item Item, o object) error {
 	var errs []error
 	for _, d := range c.graph.dependentsOf(ownerOf(item.LogicalCluster(), o.uid)) {
 		of, err := c.backend.get(ctx, d.item)
-		if refers, _ := of.refers(o.uid); err == nil && !refers {
+		if _, refers := uidsOf(of)[o.uid]; err == nil && !refers {
 			continue
 		}
 		var kind storage.Kind
@@ -200,23 +198,15 @@ func (c *collector) kind(ctx context.Context, item Item) (storage.Kind, error) {
 }
 
 // reportInvalid reports the invalid references of an object. It is called when the references are new.
-func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v decision) error {
-	var lookups []lookup
-	if slices.Contains(v.states, dangling) {
-		var err error
-		if lookups, err = c.locate(ctx, item, o, &decision{}); err != nil {
-			return err
-		}
-	}
+func (c *collector) reportInvalid(ctx context.Context, kind storage.Kind, item Item, o object, v decision) {
 	for _, r := range v.invalid {
 		c.backend.report(ctx, kind, item, o, r)
 	}
-	for i, s := range v.states {
-		if r := o.references[i]; s == dangling && lookups[i].item != "" && c.backend.inOtherNamespace(ctx, lookups[i].item, r.UID) {
+	for i, l := range v.lookups {
+		if r := o.references[i]; l.state == dangling && l.item != "" && c.backend.inOtherNamespace(ctx, l.item, r.UID) {
 			c.backend.report(ctx, kind, item, o, r)
 		}
 	}
-	return nil
 }
 
 // errRetry requeues an object with its new state.

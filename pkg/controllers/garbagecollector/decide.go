@@ -32,8 +32,9 @@ const (
 )
 
 type decision struct {
-	// states are the states of the references, in their order.
-	states []state
+	// lookups are the results for the references, in their order, and states contains their states.
+	lookups []lookup
+	states  [unknown + 1]bool
 	// drop are the references to remove from an object that is not deleted.
 	drop []metav1.OwnerReference
 	// remove is the policy for deleting the object; empty if it must not be deleted.
@@ -92,25 +93,19 @@ func newCollector(registerer prometheus.Registerer) *collector {
 }
 
 func (c *collector) decide(ctx context.Context, item Item, o object) (decision, error) {
-	v := decision{}
-	lookups, err := c.locate(ctx, item, o, &v)
-	if err != nil {
-		return v, err
+	v := decision{lookups: make([]lookup, len(o.references))}
+	for i := range v.lookups {
+		if err := c.find(ctx, item, &o.references[i], &v, &v.lookups[i]); err != nil {
+			return v, err
+		}
+		v.states[v.lookups[i].state] = true
 	}
-	if err := c.find(ctx, o, lookups); err != nil {
-		return v, err
-	}
-	v.states = make([]state, len(lookups))
-	var some [unknown + 1]bool
-	for i, l := range lookups {
-		v.states[i] = l.state
-		some[l.state] = true
-	}
+	var err error
 	switch {
-	case some[unknown]: // the owner may exist
-	case some[solid]:
-		for i, s := range v.states {
-			if s != solid {
+	case v.states[unknown]: // the owner may exist
+	case v.states[solid]:
+		for i, l := range v.lookups {
+			if l.state != solid {
 				v.drop = append(v.drop, o.references[i])
 			}
 		}
@@ -118,8 +113,8 @@ func (c *collector) decide(ctx context.Context, item Item, o object) (decision, 
 		v.remove = metav1.DeletePropagationOrphan
 	case o.foreground:
 		v.remove = metav1.DeletePropagationForeground
-	case some[waiting]:
-		v.remove, err = c.dependentPolicy(ctx, item, o, lookups)
+	case v.states[waiting]:
+		v.remove, err = c.dependentPolicy(ctx, item, o, v.lookups)
 	default:
 		v.remove = metav1.DeletePropagationBackground
 	}
@@ -144,62 +139,44 @@ func (c *collector) dependentPolicy(ctx context.Context, item Item, o object, lo
 	return metav1.DeletePropagationBackground, nil
 }
 
-// locate determines the key of the owner of each reference.
-func (c *collector) locate(ctx context.Context, item Item, o object, v *decision) ([]lookup, error) {
+// find sets the result of a search for the owner of a reference of an item.
+func (c *collector) find(ctx context.Context, item Item, r *metav1.OwnerReference, v *decision, l *lookup) error {
 	key := item.key()
-	lookups := make([]lookup, len(o.references))
-	for i := range o.references {
-		r := &o.references[i]
-		lookups[i].state = unknown
-		gv, err := schema.ParseGroupVersion(r.APIVersion)
-		if err != nil {
-			continue // there is no such kind
-		}
-		kind, served, err := c.backend.KindOf(ctx, key.Cluster, gv.WithKind(r.Kind))
-		switch {
-		case err != nil:
-			return nil, err
-		case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
-			lookups[i].state = dangling // objects are deleted with their definition
-			continue
-		case !served:
-			v.unserved = true
-			continue
-		case kind.Namespaced && key.Namespace == "":
-			v.invalid = append(v.invalid, *r)
-			continue
-		}
-		namespace := ""
-		if kind.Namespaced {
-			namespace = key.Namespace
-		}
-		lookups[i] = lookup{state: dangling, item: Item(storage.Key(kind.Prefix, kind.Identity, key.Cluster, namespace, r.Name))}
+	l.state = unknown
+	gv, err := schema.ParseGroupVersion(r.APIVersion)
+	if err != nil {
+		return nil //nolint:nilerr // there is no such kind
 	}
-	return lookups, nil
-}
-
-// find reads the owners. An owner is considered absent only after a quorum read.
-func (c *collector) find(ctx context.Context, o object, lookups []lookup) error {
-	for i := range lookups {
-		l := &lookups[i]
-		if l.item == "" {
-			continue
-		}
-		var err error
-		l.owner, err = c.backend.get(ctx, l.item)
-		if err == nil && l.owner.uid != o.references[i].UID {
-			l.owner, err = c.backend.read(ctx, l.item)
-		}
-		switch {
-		case err != nil:
-			return err
-		case l.owner.uid != o.references[i].UID:
-			l.state = dangling
-		case l.owner.waits():
-			l.state = waiting
-		default:
-			l.state = solid
-		}
+	kind, served, err := c.backend.KindOf(ctx, key.Cluster, gv.WithKind(r.Kind))
+	switch {
+	case err != nil:
+		return err
+	case !served && c.graph.isDeleted(ownerOf(key.Cluster, r.UID)):
+		l.state = dangling // objects are deleted with their definition
+		return nil
+	case !served:
+		v.unserved = true
+		return nil
+	case kind.Namespaced && key.Namespace == "":
+		v.invalid = append(v.invalid, *r)
+		return nil
+	case !kind.Namespaced:
+		key.Namespace = ""
+	}
+	l.item = Item(storage.Key(kind.Prefix, kind.Identity, key.Cluster, key.Namespace, r.Name))
+	l.owner, err = c.backend.get(ctx, l.item)
+	if err == nil && l.owner.uid != r.UID { // it is considered absent only after a quorum read
+		l.owner, err = c.backend.read(ctx, l.item)
+	}
+	switch {
+	case err != nil:
+		return err
+	case l.owner.uid != r.UID:
+		l.state = dangling
+	case l.owner.waits():
+		l.state = waiting
+	default:
+		l.state = solid
 	}
 	return nil
 }

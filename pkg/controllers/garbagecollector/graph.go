@@ -12,6 +12,7 @@ import (
 	"github.com/kcp-dev/logicalcluster/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"k8s.io/utils/third_party/forked/golang/btree"
 
 	"github.com/shardplane/shardplane/pkg/storage"
@@ -166,7 +167,7 @@ func uidsOf(o object) map[types.UID]bool {
 	uids := make(map[types.UID]bool, len(o.references))
 	for i := range o.references {
 		r := &o.references[i]
-		uids[r.UID] = uids[r.UID] || isTrue(r.BlockOwnerDeletion)
+		uids[r.UID] = uids[r.UID] || ptr.Deref(r.BlockOwnerDeletion, false)
 	}
 	return uids
 }
@@ -302,19 +303,6 @@ func objectOf(h storage.Header) object {
 		foreground: slices.Contains(h.Finalizers, metav1.FinalizerDeleteDependents),
 	}
 }
-
-// refers reports whether the object has a reference to a UID, and whether one of them blocks the deletion of the owner.
-func (o *object) refers(uid types.UID) (refers, blocks bool) {
-	for i := range o.references {
-		if r := &o.references[i]; r.UID == uid {
-			refers = true
-			blocks = blocks || isTrue(r.BlockOwnerDeletion)
-		}
-	}
-	return refers, blocks
-}
-
-func isTrue(b *bool) bool { return b != nil && *b }
 
 // owner is a UID in a logical cluster. Equal UIDs in different logical clusters are different owners.
 type owner struct {
