@@ -28,7 +28,7 @@ func (r *bindingReconciler) apply(ctx context.Context, key client.Key, known *ap
 	conflict := ""
 	if p.problem == nil && len(p.added) > 0 {
 		var release func()
-		if release, conflict, err = r.reserve(ctx, key, known, p); err != nil {
+		if release, conflict, err = reserve(ctx, r.apis, r.siblings, key.Cluster, known, p); err != nil {
 			return reconcile.Result{}, err
 		}
 		if conflict == "" {
@@ -108,13 +108,9 @@ func (r *bindingReconciler) checkReplacements(ctx context.Context, known *apisv1
 	return nil
 }
 
-func (r *bindingReconciler) reserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) (release func(), conflict string, err error) {
-	return reserve(ctx, r.apis, r.siblings, key.Cluster, binding, p)
-}
-
 // conflictIsOver checks the names again: they may have been released before the binding was recorded as waiting.
 func (r *bindingReconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) bool {
-	release, conflict, err := r.reserve(ctx, key, binding, p)
+	release, conflict, err := reserve(ctx, r.apis, r.siblings, key.Cluster, binding, p)
 	if err != nil || conflict != "" {
 		return false
 	}

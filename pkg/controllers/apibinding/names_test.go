@@ -9,8 +9,6 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/shardplane/shardplane/pkg/client"
 )
 
 // contested rejects all names, because the servers use them.
@@ -25,11 +23,9 @@ func (contested) Reserve(context.Context, logicalcluster.Name, string, []types.U
 // TestSystemExports: system APIs can be bound although the servers use their names, but only by one binding and from root.
 func TestSystemExports(t *testing.T) {
 	w := newWorld()
-	w.r.apis = contested{w}
-	key := client.Key{Cluster: consumer, Name: "b"}
 	system := bindingTo("root", "tenancy.kcp.io", "b")
 	workspaces := []apisv1alpha2.BoundAPIResource{{Group: "tenancy.kcp.io", Resource: "workspaces"}}
-	release, conflict, err := w.r.reserve(t.Context(), key, system, &plan{provider: "root", wanted: workspaces})
+	release, conflict, err := reserve(t.Context(), contested{w}, w.r.siblings, consumer, system, &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Empty(t, conflict)
 	release()
@@ -37,12 +33,12 @@ func TestSystemExports(t *testing.T) {
 		"tenancy.kcp.io": {provider: "provider", wanted: workspaces},
 		"mine":           {provider: "root", wanted: workspaces},
 	} {
-		_, _, err = w.r.reserve(t.Context(), key, bindingTo("root", name, "b"), p)
+		_, _, err = reserve(t.Context(), contested{w}, w.r.siblings, consumer, bindingTo("root", name, "b"), p)
 		require.ErrorIs(t, err, errContested, "only system exports of root may use the names of the servers")
 	}
 	w.bind("a")
 	w.bindings["a"].Status.BoundResources = workspaces
-	_, conflict, err = w.r.reserve(t.Context(), key, system, &plan{provider: "root", wanted: workspaces})
+	_, conflict, err = reserve(t.Context(), contested{w}, w.r.siblings, consumer, system, &plan{provider: "root", wanted: workspaces})
 	require.NoError(t, err)
 	require.Equal(t, `In group "tenancy.kcp.io", "workspaces" is already in use by APIBinding "a"`, conflict)
 }

@@ -189,11 +189,9 @@ func (p *plan) advance(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBindin
 		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
 	}
 	binding.Status.APIExportClusterName = p.provider.String()
-	mirror(binding, p.export)
-	binding.Status.ExportPermissionClaims = nil // a deleted export has no claims
-	if p.export != nil {
-		binding.Status.ExportPermissionClaims = p.export.DeepCopy().Spec.PermissionClaims
-	}
+	export := cmp.Or(p.export, &apisv1alpha2.APIExport{}).DeepCopy() // a deleted export has no claims and annotations
+	mirror(binding, export)
+	binding.Status.ExportPermissionClaims = export.Spec.PermissionClaims
 	setClaims(binding)
 	switch {
 	case p.problem == nil:
@@ -238,14 +236,7 @@ func incomplete(binding *apisv1alpha2.APIBinding, reason string, severity condit
 
 // mirror copies the annotations of the export that are intended for consumers.
 func mirror(binding *apisv1alpha2.APIBinding, export *apisv1alpha2.APIExport) {
-	for key := range binding.Annotations {
-		if strings.HasPrefix(key, apis.MirroredPrefix) {
-			delete(binding.Annotations, key)
-		}
-	}
-	if export == nil {
-		return
-	}
+	maps.DeleteFunc(binding.Annotations, func(key, _ string) bool { return strings.HasPrefix(key, apis.MirroredPrefix) })
 	for key, value := range export.Annotations {
 		if strings.HasPrefix(key, apis.MirroredPrefix) {
 			metav1.SetMetaDataAnnotation(&binding.ObjectMeta, key, value)

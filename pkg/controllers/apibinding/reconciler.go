@@ -216,27 +216,23 @@ func providerOf(cluster logicalcluster.Name, binding *apisv1alpha2.APIBinding, r
 	return name, nil
 }
 
-// ReadSchema reads a schema, or the replica of another shard's one, with the original UID, on the cache server.
+// ReadSchema reads a schema, or the replica of another shard's one, with the original UID, on the cache server. It returns
+// all fields, including those that the type of the SDK lacks.
 func ReadSchema(ctx context.Context, local, cache *client.Factory, key client.Key) (*apis.APIResourceSchema, error) {
-	if key.Shard == "" {
-		return readSchema(ctx, local.Cluster(key.Cluster.Path()), key.Name)
+	from := local
+	if key.Shard != "" {
+		from = cache.Shard(key.Shard)
 	}
-	replica, err := readSchema(ctx, cache.Shard(key.Shard).Cluster(key.Cluster.Path()), key.Name)
-	if err == nil {
-		replica.UID = types.UID(replica.Annotations[request.OriginalUIDAnnotation])
-	}
-	return replica, err
-}
-
-// readSchema returns all fields, including those that the type of the SDK lacks.
-func readSchema(ctx context.Context, scope client.Scope, name string) (*apis.APIResourceSchema, error) {
-	dynamic, err := scope.Dynamic()
+	dynamic, err := from.Cluster(key.Cluster.Path()).Dynamic()
 	if err != nil {
 		return nil, err
 	}
-	u, err := dynamic.Resource(kinds.APIResourceSchemas.GroupVersionResource).Get(ctx, name, metav1.GetOptions{})
+	u, err := dynamic.Resource(kinds.APIResourceSchemas.GroupVersionResource).Get(ctx, key.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
+	}
+	if key.Shard != "" {
+		u.SetUID(types.UID(u.GetAnnotations()[request.OriginalUIDAnnotation]))
 	}
 	return apis.SchemaFrom(u)
 }
