@@ -170,9 +170,9 @@ func owns(ws *tenancyv1alpha1.Workspace, lc *corev1alpha1.LogicalCluster) bool {
 	return owner != nil && owner.UID == ws.UID && owner.Name == ws.Name && owner.Cluster == logicalcluster.From(ws).String()
 }
 
-func unscheduled(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Workspace {
+func withProblem(ws *tenancyv1alpha1.Workspace, in conditionsv1alpha1.ConditionType, p *problem) *tenancyv1alpha1.Workspace {
 	ws = ws.DeepCopy()
-	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceScheduled, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
+	conditions.MarkFalse(ws, in, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
 	return ws
 }
 
@@ -249,12 +249,6 @@ func markUnavailable(ws *tenancyv1alpha1.Workspace) *tenancyv1alpha1.Workspace {
 	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceInitialized, tenancyv1alpha1.WorkspaceInitializedWorkspaceDisappeared,
 		conditionsv1alpha1.ConditionSeverityError, "the LogicalCluster in %s no longer exists on shard %s: restore it, or delete the workspace",
 		ws.Spec.Cluster, ws.Annotations[shardAnnotation])
-	return ws
-}
-
-func deleting(ws *tenancyv1alpha1.Workspace, p *problem) *tenancyv1alpha1.Workspace {
-	ws = ws.DeepCopy()
-	conditions.MarkFalse(ws, tenancyv1alpha1.WorkspaceContentDeleted, p.reason, conditionsv1alpha1.ConditionSeverityError, "%s", p.message)
 	return ws
 }
 

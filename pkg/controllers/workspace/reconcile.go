@@ -131,7 +131,7 @@ func (r *workspaceReconciler) step(ctx context.Context, ws *tenancyv1alpha1.Work
 func (r *workspaceReconciler) finishScheduling(ctx context.Context, ws *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return r.creationFailed(ctx, ws, err)
+		return r.failed(ctx, ws, err)
 	}
 	lc, found := clusters.cached(logicalcluster.Name(ws.Spec.Cluster))
 	found = found && owns(ws, lc)
@@ -182,7 +182,7 @@ func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.
 	}
 	clusters, err := r.at(ws.Annotations[shardAnnotation])
 	if err != nil {
-		return r.creationFailed(ctx, ws, err)
+		return r.failed(ctx, ws, err)
 	}
 	if clusters.isRemote() {
 		return r.await(ctx, ws, clusters)
@@ -192,7 +192,7 @@ func (r *workspaceReconciler) schedule(ctx context.Context, ws *tenancyv1alpha1.
 		return r.reject(ctx, ws, p)
 	}
 	if err := r.create(ctx, ws, lc, clusters); err != nil {
-		return r.creationFailed(ctx, ws, err)
+		return r.failed(ctx, ws, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Created a logical cluster", "logicalCluster", ws.Spec.Cluster, "shard", ws.Annotations[shardAnnotation])
 	r.starts.Store(client.KeyOf(ws), &started{uid: ws.UID, when: r.now(), created: true})
@@ -212,9 +212,9 @@ func (r *workspaceReconciler) await(ctx context.Context, ws *tenancyv1alpha1.Wor
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{RequeueAfter: observeTimeout}, nil
 	case err != nil:
-		return r.creationFailed(ctx, ws, err)
+		return r.failed(ctx, ws, err)
 	case !owns(ws, lc):
-		return r.creationFailed(ctx, ws, notOwnedError(ws))
+		return r.failed(ctx, ws, notOwnedError(ws))
 	default:
 		_, err := r.write(ctx, ws, scheduled(ws))
 		return reconcile.Result{}, err
@@ -293,7 +293,7 @@ func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Wo
 	}
 	clusters, err := r.at(shard)
 	if err != nil {
-		return r.deletionFailed(ctx, ws, err)
+		return r.failed(ctx, ws, err)
 	}
 	lc, found := clusters.cached(cluster)
 	if !found || clusters.isRemote() && lc.DeletionTimestamp == nil {
@@ -303,7 +303,7 @@ func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Wo
 			return r.release(ctx, ws)
 		}
 		if err != nil {
-			return r.deletionFailed(ctx, ws, err)
+			return r.failed(ctx, ws, err)
 		}
 	}
 	if !owns(ws, lc) {
@@ -311,7 +311,7 @@ func (r *workspaceReconciler) delete(ctx context.Context, ws *tenancyv1alpha1.Wo
 	}
 	if lc.DeletionTimestamp == nil && !clusters.isRemote() {
 		if err := clusters.remove(ctx, cluster, lc); err != nil {
-			return r.deletionFailed(ctx, ws, err)
+			return r.failed(ctx, ws, err)
 		}
 	}
 	_, err = r.write(ctx, ws, label(mirror(ws, withDeletingPhase(lc))))
@@ -334,7 +334,7 @@ func (r *workspaceReconciler) reject(ctx context.Context, ws *tenancyv1alpha1.Wo
 	if len(p.shards) > 0 {
 		klog.FromContext(ctx).V(2).Info("No shard accepts the workspace", "shards", p.shards)
 	}
-	_, err := r.write(ctx, ws, unscheduled(ws, p))
+	_, err := r.write(ctx, ws, withProblem(ws, tenancyv1alpha1.WorkspaceScheduled, p))
 	return reconcile.Result{RequeueAfter: p.retry}, err
 }
 
@@ -342,30 +342,22 @@ func (r *workspaceReconciler) observed(shard *corev1alpha1.Shard) shardObservati
 	return shardObservation{claims: r.claims.of(shard.Name, r.now()), silent: r.silent(shard.Name)}
 }
 
-// creationFailed sets the reason why the logical cluster could not be created, and retries.
-func (r *workspaceReconciler) creationFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
-	return r.failed(ctx, ws, cause, unscheduled(ws, problemOf("create", ws, cause)))
-}
-
-// deletionFailed sets the reason why the logical cluster could not be deleted, and retries.
-func (r *workspaceReconciler) deletionFailed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
-	return r.failed(ctx, ws, cause, deleting(ws, problemOf("delete", ws, cause)))
-}
-
-func (r *workspaceReconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error, updated *tenancyv1alpha1.Workspace) (reconcile.Result, error) {
-	if _, err := r.write(ctx, ws, updated); err != nil {
+// failed sets the reason why the logical cluster could not be created or deleted, and retries. It omits the cause if the
+// shard is unreachable, because it may differ each time and every change of the message is a write.
+func (r *workspaceReconciler) failed(ctx context.Context, ws *tenancyv1alpha1.Workspace, cause error) (reconcile.Result, error) {
+	action, condition := "create", tenancyv1alpha1.WorkspaceScheduled
+	if ws.DeletionTimestamp != nil {
+		action, condition = "delete", tenancyv1alpha1.WorkspaceContentDeleted
+	}
+	shard := ws.Annotations[shardAnnotation]
+	p := problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot %s the logical cluster on shard %q: %v", action, shard, cause)
+	if errors.Is(cause, peers.ErrUnreachable) {
+		p = problemf(reasonShardUnreachable, "shard %q does not respond, retrying", shard)
+	}
+	if _, err := r.write(ctx, ws, withProblem(ws, condition, p)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return retry(cause)
-}
-
-// problemOf omits the cause if the shard is unreachable, because it may differ each time and every change of the message is a write.
-func problemOf(action string, ws *tenancyv1alpha1.Workspace, cause error) *problem {
-	shard := ws.Annotations[shardAnnotation]
-	if errors.Is(cause, peers.ErrUnreachable) {
-		return problemf(reasonShardUnreachable, "shard %q does not respond, retrying", shard)
-	}
-	return problemf(tenancyv1alpha1.WorkspaceReasonReasonUnknown, "cannot %s the logical cluster on shard %q: %v", action, shard, cause)
 }
 
 // retry requeues the Workspace after an error. If a shard is unreachable, this is not reported as a failure of each Workspace

@@ -419,13 +419,14 @@ func TestDocumented(t *testing.T) {
 	reported := documented.Reported(mirror(newWorkspace("w"), initializing), markUnavailable(newWorkspace("w")))
 	for _, in := range []facts{none, unknown} {
 		_, p := claim(newWorkspace("w"), in)
-		reported = append(reported, documented.Reported(unscheduled(newWorkspace("w"), p))...)
+		reported = append(reported, documented.Reported(withProblem(newWorkspace("w"), tenancyv1alpha1.WorkspaceScheduled, p))...)
 	}
 	for _, cause := range []error{peers.ErrUnreachable, errors.New("rejected")} {
 		f := newFake(t)
 		r := f.process()
-		_, _ = r.creationFailed(t.Context(), f.ws, cause)
-		_, _ = r.deletionFailed(t.Context(), f.ws, cause)
+		_, _ = r.failed(t.Context(), f.ws, cause)
+		f.ws.DeletionTimestamp, f.ws.Finalizers = &metav1.Time{}, []string{workspaceFinalizer}
+		_, _ = r.failed(t.Context(), f.ws, cause)
 		reported = append(reported, documented.Reported(f.ws)...)
 	}
 	require.ElementsMatch(t, documented.Conditions(t, "Workspace"), reported)
