@@ -176,27 +176,18 @@ func (r *bootstrapReconciler) load() error {
 
 // ensureShipped creates missing content of root and updates older versions. Schemas never change, and are retained.
 func (r *bootstrapReconciler) ensureShipped(ctx context.Context, scope client.Scope) error {
+	schemas := keeper[*apisv1alpha1.APIResourceSchema, *apisv1alpha1.APIResourceSchemaList]{clients: kinds.APIResourceSchemas.In(scope)}
+	schemas.get = func(key client.Key) (*apisv1alpha1.APIResourceSchema, error) {
+		_, err := r.Schemas.Lister().Get(key)
+		return nil, err
+	}
 	types := keeper[*tenancyv1alpha1.WorkspaceType, *tenancyv1alpha1.WorkspaceTypeList]{r.WorkspaceTypes.Lister().Get, kinds.WorkspaceTypes.In(scope), workspaceTypes.merge}
 	exports := keeper[*apisv1alpha2.APIExport, *apisv1alpha2.APIExportList]{r.APIExports.Lister().Get, kinds.APIExports.In(scope), apiExports.merge}
 	return errors.Join(
 		types.ensure(ctx, core.RootCluster, r.shipped.types),
-		r.ensureSchemas(ctx, scope),
+		schemas.ensure(ctx, core.RootCluster, r.shipped.schemas),
 		exports.ensure(ctx, core.RootCluster, r.shipped.exports),
 	)
-}
-
-func (r *bootstrapReconciler) ensureSchemas(ctx context.Context, scope client.Scope) error {
-	var errs []error
-	for _, want := range r.shipped.schemas {
-		_, err := r.Schemas.Lister().Get(client.Key{Cluster: core.RootCluster, Name: want.Name})
-		if apierrors.IsNotFound(err) {
-			_, err = kinds.APIResourceSchemas.In(scope).Create(ctx, want, metav1.CreateOptions{})
-		}
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			errs = append(errs, fmt.Errorf("APIResourceSchema %s in root: %w", want.Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // contentAnnotation is the hash of the last installed content.
@@ -227,20 +218,17 @@ func logicalClusterOf(cluster logicalcluster.Name, shard string) *corev1alpha1.L
 }
 
 type content[T client.Object] struct {
-	copied      func(T) T
 	of          func(T) any
 	copyContent func(into, from T) // copies the content
 }
 
 var workspaceTypes = content[*tenancyv1alpha1.WorkspaceType]{
-	copied:      (*tenancyv1alpha1.WorkspaceType).DeepCopy,
 	of:          func(wt *tenancyv1alpha1.WorkspaceType) any { return wt.Spec },
 	copyContent: func(into, from *tenancyv1alpha1.WorkspaceType) { into.Spec = *from.Spec.DeepCopy() },
 }
 
 var apiExports = content[*apisv1alpha2.APIExport]{
-	copied: (*apisv1alpha2.APIExport).DeepCopy,
-	of:     func(export *apisv1alpha2.APIExport) any { return export.Spec },
+	of: func(export *apisv1alpha2.APIExport) any { return export.Spec },
 	copyContent: func(into, from *apisv1alpha2.APIExport) {
 		identity := into.Spec.Identity // generated on this installation
 		into.Spec = *from.Spec.DeepCopy()
@@ -254,7 +242,7 @@ func (c content[T]) shipped(obj T) (T, error) {
 		return obj, fmt.Errorf("encoding %T %s: %w", obj, obj.GetName(), err)
 	}
 	sum := sha256.Sum256(raw)
-	obj = c.copied(obj)
+	obj, _ = obj.DeepCopyObject().(T)
 	annotate(obj, contentAnnotation, hex.EncodeToString(sum[:8]))
 	annotate(obj, core.LogicalClusterPathAnnotationKey, core.RootCluster.String())
 	return obj, nil
@@ -298,7 +286,7 @@ func (c content[T]) updated(existing, want T) T {
 	if versionOf(existing) > versionOf(want) {
 		return existing
 	}
-	result := c.copied(existing)
+	result, _ := existing.DeepCopyObject().(T)
 	if existing.GetAnnotations()[contentAnnotation] != want.GetAnnotations()[contentAnnotation] {
 		c.copyContent(result, want)
 	}
@@ -324,7 +312,7 @@ func policyOf(cluster logicalcluster.Name, homeCreators []string) policy.Objects
 type keeper[T client.Object, L runtime.Object] struct {
 	get     func(key client.Key) (T, error)
 	clients *client.Client[T, L]
-	// merge adds missing parts of want to existing.
+	// merge adds missing parts of want to existing; nil means that existing objects do not change.
 	merge func(existing, want T) (T, error)
 }
 
@@ -346,7 +334,7 @@ func (k keeper[T, L]) ensureOne(ctx context.Context, cluster logicalcluster.Name
 		}
 		existing, err = k.clients.Get(ctx, want.GetName(), metav1.GetOptions{})
 	}
-	if err != nil {
+	if err != nil || k.merge == nil {
 		return err
 	}
 	merged, err := k.merge(existing, want)
