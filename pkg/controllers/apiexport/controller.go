@@ -154,13 +154,11 @@ func (r *exportReconciler) reconcileSlice(ctx context.Context, key client.Key, e
 // identify sets the identity from the secret, or the reason why there is none. An existing hash does not change.
 func identify(export *apisv1alpha2.APIExport, ref corev1.SecretReference, secret *corev1.Secret) *apisv1alpha2.APIExport {
 	export = export.DeepCopy()
-	if secret != nil {
-		export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &ref}
-	}
 	where := ref.Namespace + "/" + ref.Name
 	problem := ""
 	var key []byte
 	if secret != nil {
+		export.Spec.Identity = &apisv1alpha2.Identity{SecretRef: &ref}
 		key = secret.Data[apis.IdentityKey]
 	}
 	switch {

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -237,11 +238,7 @@ func total(ctx context.Context, scope client.Scope, gvr schema.GroupVersionResou
 	if err != nil {
 		return 0, fmt.Errorf("counting %s: %w", gvr.GroupResource(), err)
 	}
-	count = len(page.Items)
-	if remaining := page.RemainingItemCount; remaining != nil {
-		count += int(*remaining)
-	}
-	return count, nil
+	return len(page.Items) + int(ptr.Deref(page.RemainingItemCount, 0)), nil
 }
 
 // names are the names of the resource, in the order of Config.All.

@@ -306,19 +306,18 @@ func ofCached[T Slice, L runtime.Object](name, kind string, resource client.Reso
 
 // refersBack returns a problem of an export, which must contain the cached resource with a reference to its slice.
 func refersBack(slice client.Object, kind string, export *apisv1alpha2.APIExport) *problem {
-	invalid := &problem{cachev1alpha1.APIExportInvalidReferenceReason, "The APIExport does not exist: create it, with a resource whose storage.virtual refers to this slice, or delete the slice"}
-	if export == nil {
-		return invalid
-	}
+	message := "The APIExport does not exist: create it, with a resource whose storage.virtual refers to this slice, or delete the slice"
 	refers := func(r apisv1alpha2.ResourceSchema) bool {
 		virtual := r.Storage.Virtual
 		return virtual != nil && apis.CachedSliceKindOf(virtual.Reference) == kind && virtual.Reference.Name == slice.GetName()
 	}
-	if logicalcluster.From(export) == logicalcluster.From(slice) && slices.ContainsFunc(export.Spec.Resources, refers) {
-		return nil
+	if export != nil {
+		if logicalcluster.From(export) == logicalcluster.From(slice) && slices.ContainsFunc(export.Spec.Resources, refers) {
+			return nil
+		}
+		message = "The APIExport has no resource whose storage.virtual refers to this slice: add it to spec.resources. Both must be in one workspace"
 	}
-	invalid.message = "The APIExport has no resource whose storage.virtual refers to this slice: add it to spec.resources. Both must be in one workspace"
-	return invalid
+	return &problem{cachev1alpha1.APIExportInvalidReferenceReason, message}
 }
 
 // mapSlice maps a slice; it returns nil for an empty one.

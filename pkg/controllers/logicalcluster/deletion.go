@@ -151,22 +151,17 @@ type deletionReconciler struct {
 	writer
 }
 
+// reconcile deletes the content and then removes the finalizer.
 func (r *deletionReconciler) reconcile(ctx context.Context, key client.Key) (reconcile.Result, error) {
 	cached, err := r.get(key)
 	lc, exists := r.latest.Of(key, cached, err == nil)
 	if !exists || lc.Name != corev1alpha1.LogicalClusterName || lc.DeletionTimestamp == nil {
 		return reconcile.Result{}, nil
 	}
-	return r.delete(ctx, lc)
-}
-
-// delete deletes the content and then removes the finalizer.
-func (r *deletionReconciler) delete(ctx context.Context, lc *corev1alpha1.LogicalCluster) (reconcile.Result, error) {
 	if !slices.Contains(lc.Finalizers, tenancy.ContentFinalizer) {
 		return reconcile.Result{}, r.reportFinalizers(ctx, lc)
 	}
-	lc, err := r.write(ctx, lc, label(terminate(lc)))
-	if err != nil {
+	if lc, err = r.write(ctx, lc, label(terminate(lc))); err != nil {
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	}
 	if lc.Status.Phase == corev1alpha1.LogicalClusterPhaseTerminating {

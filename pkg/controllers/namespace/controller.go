@@ -161,18 +161,14 @@ func report(ns *corev1.Namespace, r round, now metav1.Time) *corev1.Namespace {
 
 // setCondition updates a condition. Its time changes only with its status.
 func setCondition(ns *corev1.Namespace, c corev1.NamespaceCondition, now metav1.Time) {
-	for i := range ns.Status.Conditions {
-		old := &ns.Status.Conditions[i]
-		if old.Type != c.Type {
-			continue
-		}
-		c.LastTransitionTime = old.LastTransitionTime
-		if old.Status != c.Status {
-			c.LastTransitionTime = now
-		}
-		*old = c
+	c.LastTransitionTime = now
+	at := slices.IndexFunc(ns.Status.Conditions, func(old corev1.NamespaceCondition) bool { return old.Type == c.Type })
+	if at < 0 {
+		ns.Status.Conditions = append(ns.Status.Conditions, c)
 		return
 	}
-	c.LastTransitionTime = now
-	ns.Status.Conditions = append(ns.Status.Conditions, c)
+	if old := ns.Status.Conditions[at]; old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	ns.Status.Conditions[at] = c
 }

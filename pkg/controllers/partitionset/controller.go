@@ -3,12 +3,12 @@
 package partitionset
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -176,16 +176,9 @@ func valuesOf(shard *corev1alpha1.Shard, dimensions []string) (values []string, 
 }
 
 func restricted(selector *metav1.LabelSelector, dimensions, values []string) *metav1.LabelSelector {
-	with := &metav1.LabelSelector{MatchLabels: map[string]string{}}
-	if selector != nil {
-		maps.Copy(with.MatchLabels, selector.MatchLabels)
-		with.MatchExpressions = selector.DeepCopy().MatchExpressions
-	}
+	with := cmp.Or(selector, &metav1.LabelSelector{}).DeepCopy()
 	for i, dimension := range dimensions {
-		with.MatchLabels[dimension] = values[i]
-	}
-	if len(with.MatchLabels) == 0 {
-		with.MatchLabels = nil
+		metav1.AddLabelToSelector(with, dimension, values[i])
 	}
 	return with
 }
