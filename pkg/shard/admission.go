@@ -82,7 +82,7 @@ func (s *installation) mayBind(ctx context.Context, u user.Info, provider logica
 	if may || err != nil {
 		return may, err
 	}
-	if may, err = s.reviewElsewhere(ctx, u, q); unreachable(err) {
+	if may, err = s.reviewElsewhere(ctx, u, q); errors.Is(err, peers.ErrUnreachable) {
 		klog.FromContext(ctx).Info("Failed to review the binding of an APIExport on another shard", "err", err)
 		return false, nil
 	}
@@ -213,7 +213,7 @@ func (s *installation) mayUseType(ctx context.Context, u user.Info, verb string,
 		shard = corev1alpha1.RootShard // types are read there without a cache server
 	}
 	may, err := s.reviews.may(ctx, u, accessReview{cluster: logicalcluster.From(t), shard: shard, verb: verb, resource: workspaceTypes, name: t.Name})
-	if unreachable(err) {
+	if errors.Is(err, peers.ErrUnreachable) {
 		klog.FromContext(ctx).Info("Failed to review the use of a WorkspaceType on its shard", "shard", shard, "err", err)
 		return false, nil
 	}

@@ -102,10 +102,6 @@ func (q *accessReview) review(u user.Info) *authorizationv1.SubjectAccessReview 
 	return review
 }
 
-func unreachable(err error) bool {
-	return errors.Is(err, peers.ErrUnreachable)
-}
-
 // virtualWorkspace is a type of virtual workspace.
 type virtualWorkspace interface {
 	// Needs returns the attributes that the user of the virtual workspace must be allowed in the logical cluster that

@@ -144,12 +144,12 @@ func (s *installation) systemIdentity(ctx context.Context, resource schema.Group
 
 // knownSystemIdentity is systemIdentity without waiting.
 func (s *installation) knownSystemIdentity(resource schema.GroupResource) (string, error) {
-	if !s.readsRoot() {
+	name := config.RootExportOf(resource)
+	if name == "" || !s.readsRoot() {
 		return "", nil
 	}
-	return s.rootIdentities.of(resource, func(name string) (*apisv1alpha2.APIExport, error) {
-		return s.informers.APIExports.Get(core.RootCluster, "", name)
-	})
+	export, err := s.informers.APIExports.Get(core.RootCluster, "", name)
+	return s.rootIdentities.of(name, export, err)
 }
 
 // readsRoot reports whether the shard reads the exports of root. Without a cache server, other shards do not.

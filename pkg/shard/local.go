@@ -15,9 +15,7 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/shardplane/shardplane/config"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/controllers"
@@ -191,13 +189,8 @@ func reasonOf(err error) string {
 // from the same secret. Without the last one until then, watches would never receive an object.
 type rootIdentities struct{ last sync.Map }
 
-// of returns the identity of the root export that offers a resource, "" if none does, or a retriable error.
-func (r *rootIdentities) of(resource schema.GroupResource, get func(name string) (*apisv1alpha2.APIExport, error)) (string, error) {
-	name := config.RootExportOf(resource)
-	if name == "" {
-		return "", nil
-	}
-	export, err := get(name)
+// of returns the identity of an export of root, given the result of reading it, or a retriable error.
+func (r *rootIdentities) of(name string, export *apisv1alpha2.APIExport, err error) (string, error) {
 	switch {
 	case err == nil && export.Status.IdentityHash != "":
 		if last, ok := r.last.Load(name); !ok || last != export.Status.IdentityHash {

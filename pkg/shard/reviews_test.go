@@ -48,5 +48,5 @@ func TestReviews(t *testing.T) {
 
 	server.Close()
 	_, err := r.remote(t.Context(), there, &user.DefaultInfo{Name: "alice"}, accessReview{cluster: "provider", verb: "bind", name: "e"})
-	require.True(t, unreachable(err), "%v", err)
+	require.ErrorIs(t, err, peers.ErrUnreachable)
 }

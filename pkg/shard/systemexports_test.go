@@ -14,16 +14,10 @@ import (
 // TestRootIdentities checks that the last known identity is used while the export of root does not exist or has no
 // identity. If there is none, the request must be retried.
 func TestRootIdentities(t *testing.T) {
-	workspaces := schema.GroupResource{Group: "tenancy.kcp.io", Resource: "workspaces"}
 	var export *apisv1alpha2.APIExport
 	var failure error
 	var identities rootIdentities
-	of := func() (string, error) {
-		return identities.of(workspaces, func(name string) (*apisv1alpha2.APIExport, error) {
-			require.Equal(t, "tenancy.kcp.io", name)
-			return export, failure
-		})
-	}
+	of := func() (string, error) { return identities.of("tenancy.kcp.io", export, failure) }
 	absent := func(want func(identity string, err error)) {
 		for _, failure = range []error{apierrors.NewNotFound(schema.GroupResource{}, "tenancy.kcp.io"), client.ErrIncomplete, nil} {
 			export = &apisv1alpha2.APIExport{}
@@ -41,7 +35,7 @@ func TestRootIdentities(t *testing.T) {
 			require.Equal(t, hash, identity)
 		})
 	}
-	identity, err := identities.of(schema.GroupResource{Resource: "configmaps"}, nil)
+	identity, err := (&installation{}).knownSystemIdentity(schema.GroupResource{Resource: "configmaps"})
 	require.NoError(t, err)
 	require.Empty(t, identity, "root has no export for the core group")
 }
