@@ -10,6 +10,7 @@ import (
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
+	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	"github.com/stretchr/testify/require"
@@ -60,20 +61,14 @@ func TestStatus(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			slice := &apisv1alpha1.APIExportEndpointSlice{Spec: apisv1alpha1.APIExportEndpointSliceSpec{Partition: test.partition}}
 			slice.Status.ShardSelector = "former"
-			for _, url := range test.before {
-				slice.Status.APIExportEndpoints = append(slice.Status.APIExportEndpoints, apisv1alpha1.APIExportEndpoint{URL: url})
-			}
+			OfExports.SetURLs(slice, test.before)
 			test.state.shards = shards
 			test.state.consumed = func(shard string) bool { return slices.Contains(test.consumed, shard) }
 			after := OfExports.advance(slice, test.state)
-			var urls []string
-			for _, e := range after.Status.APIExportEndpoints {
-				urls = append(urls, e.URL)
-			}
-			require.Equal(t, test.urls, urls)
+			require.Equal(t, test.urls, OfExports.URLs(after))
 			require.Equal(t, test.selector, after.Status.ShardSelector)
-			require.Equal(t, test.export, conditionOf(after, string(apisv1alpha2.APIExportValid)))
-			require.Equal(t, test.valid, conditionOf(after, string(apisv1alpha1.PartitionValid)))
+			require.Equal(t, test.export, conditionOf(after, apisv1alpha2.APIExportValid))
+			require.Equal(t, test.valid, conditionOf(after, apisv1alpha1.PartitionValid))
 			require.Equal(t, after, OfExports.advance(after, test.state), "a second reconcile must not change the slice")
 		})
 	}
@@ -120,16 +115,9 @@ func TestStatusOfCached(t *testing.T) {
 	}
 }
 
-func conditionOf(slice Slice, kind string) string {
-	for _, c := range conditions.Getter(slice).GetConditions() {
-		if string(c.Type) == kind {
-			if c.Reason != "" {
-				return string(c.Status) + " " + c.Reason
-			}
-			return string(c.Status)
-		}
-	}
-	return ""
+func conditionOf(slice Slice, kind conditionsv1alpha1.ConditionType) string {
+	c := conditions.Get(slice, kind)
+	return strings.TrimSpace(string(c.Status) + " " + c.Reason)
 }
 
 // TestWaiting: a new slice reports that it waits for its export; the condition of others does not change.

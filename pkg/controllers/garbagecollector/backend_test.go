@@ -167,7 +167,8 @@ var (
 	errConflict = apierrors.NewConflict(schema.GroupResource{}, "", nil)
 )
 
-func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+// change makes a write that requires the version o of an object.
+func (m *model) change(item Item, o object, write func(is object)) error {
 	m.interrupt()
 	is := m.stored[item]
 	switch {
@@ -176,7 +177,11 @@ func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, p
 	case o.uid != is.uid, o.version != is.version:
 		return errConflict
 	}
-	return m.Write(func() {
+	return m.Write(func() { write(is) })
+}
+
+func (m *model) remove(_ context.Context, _ storage.Kind, item Item, o object, policy metav1.DeletionPropagation) error {
+	return m.change(item, o, func(is object) {
 		m.mustBeGarbage(item, is)
 		m.delete(item, policy)
 	})
@@ -201,21 +206,15 @@ func (m *model) delete(item Item, policy metav1.DeletionPropagation) {
 }
 
 func (m *model) patch(_ context.Context, _ storage.Kind, item Item, o object, p patch) error {
-	m.interrupt()
-	is := m.stored[item]
-	switch {
-	case is.uid == "":
-		return errNotFound
-	case o.uid != is.uid, o.version != is.version:
-		return errConflict
-	}
-	if p.references != nil {
-		is.references = p.references
-	}
-	if p.finalizers != nil {
-		is.finalizers = p.finalizers
-	}
-	return m.Write(func() { m.set(item, is) })
+	return m.change(item, o, func(is object) {
+		if p.references != nil {
+			is.references = p.references
+		}
+		if p.finalizers != nil {
+			is.finalizers = p.finalizers
+		}
+		m.set(item, is)
+	})
 }
 
 func (m *model) step() bool {
