@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -27,10 +28,7 @@ func TestOldData(t *testing.T) {
 		require.NoError(t, flags.Parse(args))
 		config := start(t, &with)
 		in := func(cluster string) kubernetes.Interface {
-			of := rest.CopyConfig(config)
-			of.Host += "/clusters/" + cluster
-			c, err := kubernetes.NewForConfig(of)
-			require.NoError(t, err)
+			c := harness.Clientset(t, config, cluster)
 			require.Eventually(t, func() bool {
 				_, err := c.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
 				return err == nil
@@ -41,10 +39,9 @@ func TestOldData(t *testing.T) {
 	}
 	abandon := func(t *testing.T, c kubernetes.Interface, name string) {
 		t.Helper()
-		_, err := c.CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		harness.Create(t, c.CoreV1().ConfigMaps(metav1.NamespaceDefault), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "gone"}},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		}})
 	}
 	const logicalCluster = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
 	t.Run("before", func(t *testing.T) {
@@ -72,8 +69,6 @@ func TestOldData(t *testing.T) {
 			_, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "new", metav1.GetOptions{})
 			return apierrors.IsNotFound(err)
 		}, testTimeout, 20*time.Millisecond, "new garbage must be collected")
-		old, err := root.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "old", metav1.GetOptions{})
-		require.NoError(t, err)
-		require.Nil(t, old.DeletionTimestamp)
+		require.Nil(t, harness.Get(t, root.CoreV1().ConfigMaps(metav1.NamespaceDefault), "old").DeletionTimestamp)
 	})
 }

@@ -1,7 +1,6 @@
 package shard_test
 
 import (
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,9 +22,7 @@ func TestDataOfAnotherShard(t *testing.T) {
 	root := startReplica(t, url)
 	root.serves("w")
 
-	c, err := rest.HTTPClientFor(root.config)
-	require.NoError(t, err)
-	status, body := send(t, c, http.MethodGet, root.config.Host+"/etcd/snapshot")
+	status, body := send(t, root.config, http.MethodGet, "/etcd/snapshot")
 	require.Equal(t, http.StatusNotImplemented, status)
 	require.Contains(t, string(body), "etcdctl snapshot save", "snapshots of an external etcd must be rejected")
 
@@ -62,20 +59,15 @@ func TestDataOfAnotherShard(t *testing.T) {
 }
 
 // send sends a request, optionally as a member of groups.
-func send(t *testing.T, c *http.Client, method, url string, groups ...string) (int, []byte) {
+func send(t *testing.T, config *rest.Config, method, path string, groups ...string) (int, []byte) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
-	require.NoError(t, err)
+	header := http.Header{}
 	if len(groups) > 0 {
-		request.Header.Set("Impersonate-User", "alice")
-		request.Header["Impersonate-Group"] = groups
+		header = http.Header{"Impersonate-User": {"alice"}, "Impersonate-Group": groups}
 	}
-	response, err := c.Do(request)
+	status, body, err := harness.Send(t.Context(), config, method, path, header, "")
 	require.NoError(t, err)
-	defer func() { require.NoError(t, response.Body.Close()) }()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	return response.StatusCode, body
+	return status, body
 }
 
 // TestSnapshot checks the required permissions of snapshots.
@@ -84,23 +76,21 @@ func TestSnapshot(t *testing.T) {
 	// Paths for all users must not include this one.
 	o.Authorization.AlwaysAllowPaths = append(o.Authorization.AlwaysAllowPaths, "/etcd/*")
 	config := start(t, o)
-	c, err := rest.HTTPClientFor(config)
-	require.NoError(t, err)
 	const path = "/etcd/snapshot"
 	for name, as := range map[string][]string{"itself": nil, "member of system:masters": {"system:masters"}, "administrator": {"system:kcp:admin"}} {
-		status, body := send(t, c, http.MethodGet, config.Host+path, as...)
+		status, body := send(t, config, http.MethodGet, path, as...)
 		require.Equal(t, http.StatusOK, status, "%s: %.200s", name, body)
 		require.Greater(t, len(body), 1<<14)
 		require.Equal(t, 32, len(body)%512, "the snapshot must end with a checksum")
 	}
 	for _, group := range []string{"system:authenticated", "system:kcp:external-logical-cluster-admin", "anything"} {
-		status, _ := send(t, c, http.MethodGet, config.Host+path, group)
+		status, _ := send(t, config, http.MethodGet, path, group)
 		require.Equal(t, http.StatusForbidden, status, group)
 	}
 	for _, cluster := range []string{"root", "system:admin"} {
-		status, body := send(t, c, http.MethodGet, config.Host+"/clusters/"+cluster+path)
+		status, body := send(t, config, http.MethodGet, "/clusters/"+cluster+path)
 		require.Equal(t, http.StatusNotImplemented, status, "%.200s", body)
 	}
-	status, _ := send(t, c, http.MethodPost, config.Host+path)
+	status, _ := send(t, config, http.MethodPost, path)
 	require.Equal(t, http.StatusMethodNotAllowed, status)
 }

@@ -41,15 +41,12 @@ func TestReplicasWithOtherFlags(t *testing.T) {
 	})
 	two := startReplica(t, etcd, func(o *shard.Options) { o.BaseURL = "https://two.example.org:6444" })
 	one.serves("limited")
-	ws, err := one.workspaces().Get(t.Context(), "limited", metav1.GetOptions{})
-	require.NoError(t, err)
-
-	_, err = one.cluster(ws.Spec.Cluster).RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	ws := harness.Get(t, one.workspaces(), "limited")
+	harness.Create(t, one.cluster(ws.Spec.Cluster).RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "jane"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "jane"}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 
 	t.Run("limits", func(t *testing.T) {
 		create := func(r *replica, name string) error {
@@ -98,8 +95,8 @@ func testOneEncrypts(t *testing.T, etcd string, one, two *replica) {
 	const text = "confidential-text"
 	create := func(r *replica, name string) {
 		t.Helper()
-		_, err := r.cluster("root").CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"a": text}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"a": text}}
+		harness.Create(t, r.cluster("root").CoreV1().Secrets("default"), secret)
 	}
 	get := func(r *replica, name string) error {
 		_, err := r.cluster("root").CoreV1().Secrets("default").Get(t.Context(), name, metav1.GetOptions{})

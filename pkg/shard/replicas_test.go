@@ -64,10 +64,7 @@ func (r *replica) await(what string, check func(ctx context.Context) error) {
 // root returns the clients of the root workspace.
 func (r *replica) root() client.Scope {
 	r.t.Helper()
-	factory, err := client.NewFactory(r.config)
-	require.NoError(r.t, err)
-	r.t.Cleanup(factory.CloseIdleConnections)
-	return factory.Cluster(logicalcluster.NewPath("root"))
+	return harness.NewFactory(r.t, r.config).Cluster(logicalcluster.NewPath("root"))
 }
 
 func (r *replica) workspaces() *client.Client[*tenancyv1alpha1.Workspace, *tenancyv1alpha1.WorkspaceList] {
@@ -79,8 +76,7 @@ func (r *replica) workspaces() *client.Client[*tenancyv1alpha1.Workspace, *tenan
 func (r *replica) serves(name string) {
 	r.t.Helper()
 	workspaces := r.workspaces()
-	_, err := workspaces.Create(r.t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(r.t, err)
+	harness.Create(r.t, workspaces, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	r.await("workspace "+name+" is Ready", func(ctx context.Context) error {
 		ws, err := workspaces.Get(ctx, name, metav1.GetOptions{})
 		if err == nil && ws.Status.Phase != corev1alpha1.LogicalClusterPhaseReady {
@@ -93,17 +89,12 @@ func (r *replica) serves(name string) {
 // cluster reaches a logical cluster.
 func (r *replica) cluster(name string) *kubernetes.Clientset {
 	r.t.Helper()
-	config := rest.CopyConfig(r.config)
-	config.Host += "/clusters/" + name
-	c, err := kubernetes.NewForConfig(config)
-	require.NoError(r.t, err)
-	return c
+	return harness.Clientset(r.t, r.config, name)
 }
 
 func (r *replica) leader() string {
 	r.t.Helper()
-	lease, err := r.cluster("system:admin").CoordinationV1().Leases("default").Get(r.t.Context(), "shard-controllers", metav1.GetOptions{})
-	require.NoError(r.t, err)
+	lease := harness.Get(r.t, r.cluster("system:admin").CoordinationV1().Leases("default"), "shard-controllers")
 	require.NotNil(r.t, lease.Spec.HolderIdentity)
 	return *lease.Spec.HolderIdentity
 }
@@ -121,13 +112,10 @@ func TestReplicas(t *testing.T) {
 
 	inOne, inTwo := one.cluster("root").CoreV1().ConfigMaps("default"), two.cluster("root").CoreV1().ConfigMaps("default")
 	for n := range 5 {
-		_, err := inOne.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", n)}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, inOne, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c", n)}})
 	}
-	page, err := inOne.List(t.Context(), metav1.ListOptions{Limit: 2})
-	require.NoError(t, err)
-	rest, err := inTwo.List(t.Context(), metav1.ListOptions{Limit: 500, Continue: page.Continue})
-	require.NoError(t, err)
+	page := harness.List(t, inOne, metav1.ListOptions{Limit: 2})
+	rest := harness.List(t, inTwo, metav1.ListOptions{Limit: 500, Continue: page.Continue})
 	require.Equal(t, page.ResourceVersion, rest.ResourceVersion)
 	require.Len(t, rest.Items, 3, "the other replica must accept the continue token")
 

@@ -23,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/shard"
 	"github.com/shardplane/shardplane/test/background"
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/lifecycletest"
 	"github.com/shardplane/shardplane/test/logs"
 )
@@ -104,9 +105,7 @@ func TestFailedStart(t *testing.T) {
 // read returns the error of a request for a path.
 func read(t *testing.T, cfg *rest.Config, path string) error {
 	t.Helper()
-	c, err := kubernetes.NewForConfig(cfg)
-	require.NoError(t, err)
-	_, err = c.Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+	_, err := harness.Clientset(t, cfg, "").Discovery().RESTClient().Get().AbsPath(path).DoRaw(t.Context())
 	return err
 }
 
@@ -121,14 +120,12 @@ func TestShardWithoutOtherServers(t *testing.T) {
 	o.Authentication.RequestHeaderCAFile = ca.CertFile
 	cfg := start(t, o)
 	cfg.Host += "/clusters/root"
-	c, err := kubernetes.NewForConfig(cfg)
-	require.NoError(t, err)
+	c := harness.Clientset(t, cfg, "")
 	require.Eventually(t, func() bool {
 		_, err := c.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{})
 		return err == nil
 	}, testTimeout, 20*time.Millisecond)
-	_, err = c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x"}})
 	homesOfServiceAccounts(t, cfg, c, proxy)
 	served, err := c.Discovery().ServerPreferredResources()
 	require.NoError(t, err)
@@ -146,21 +143,19 @@ func TestShardWithoutOtherServers(t *testing.T) {
 func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interface, proxy *pki.Pair) {
 	t.Helper()
 	const bot = "system:serviceaccount:default:bot"
-	_, err := c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+	harness.Create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "bot"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "bot"}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	extraOf := func(claims []string) map[string]authorizationv1.ExtraValue {
 		return map[string]authorizationv1.ExtraValue{"authentication.kcp.io/cluster-name": claims}
 	}
 	allowed := func(extra map[string]authorizationv1.ExtraValue) bool {
-		review, err := c.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		review := harness.Create(t, c.AuthorizationV1().SubjectAccessReviews(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: bot, Groups: []string{"system:authenticated"}, Extra: extra,
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps", Namespace: "default"},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		}})
 		return review.Status.Allowed
 	}
 	require.Eventually(t, func() bool { return allowed(extraOf([]string{"root"})) }, testTimeout, 20*time.Millisecond, "timeout waiting for the initial roles")
@@ -187,9 +182,8 @@ func homesOfServiceAccounts(t *testing.T, cfg *rest.Config, c kubernetes.Interfa
 		speaking.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return transport.NewAuthProxyRoundTripper(bot, "", []string{"system:authenticated"}, extra, next)
 		})
-		account, err := kubernetes.NewForConfig(speaking)
-		require.NoError(t, err)
-		_, err = account.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
+		account := harness.Clientset(t, speaking, "")
+		_, err := account.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{})
 		require.Equal(t, !tc.want, apierrors.IsForbidden(err), "%s: %v", name, err)
 		if name == "root" {
 			switchedOff(t, c, account)
