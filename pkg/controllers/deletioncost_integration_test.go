@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // requestsFor matches requests for kinds with objects that should be deleted without requests.
@@ -44,14 +45,12 @@ func TestDeletionWithoutRequests(t *testing.T) {
 		return err
 	})
 	for n := range 150 {
-		_, err := kinds.ConfigMaps.InNamespace(inside, "default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(n)}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, kinds.ConfigMaps.InNamespace(inside, "default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(n)}})
 	}
 	before := requestsAbout(t, e.shards[1])
 	require.NoError(t, kinds.Workspaces.In(root).Delete(t.Context(), "plain", metav1.DeleteOptions{}))
 	awaitDeleted(t, root, "plain")
 	require.Equal(t, before, requestsAbout(t, e.shards[1]))
-	remaining, err := kinds.ConfigMaps.In(inside).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	remaining := harness.List(t, kinds.ConfigMaps.In(inside), metav1.ListOptions{})
 	require.Empty(t, remaining.Items)
 }

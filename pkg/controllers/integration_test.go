@@ -40,10 +40,7 @@ func start(t *testing.T) *env {
 	t.Helper()
 	e := &env{Cluster: two.Get(t)}
 	for n := range two.Options.Shards {
-		factory, err := client.NewFactory(e.Shard(n))
-		require.NoError(t, err)
-		t.Cleanup(factory.CloseIdleConnections)
-		e.shards = append(e.shards, factory)
+		e.shards = append(e.shards, harness.NewFactory(t, e.Shard(n)))
 	}
 	return e
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 func awaitCondition(t *testing.T, scope client.Scope, name string, kind string, reason, text string) *tenancyv1alpha1.Workspace {
@@ -70,8 +71,7 @@ func TestSchedulingWaitsForDependencies(t *testing.T) {
 	root := e.at(0, "root")
 	special := &tenancyv1alpha1.WorkspaceType{ObjectMeta: metav1.ObjectMeta{Name: "special"}}
 	workspaceTypes := kinds.WorkspaceTypes.In(root)
-	_, err := workspaceTypes.Create(t.Context(), special, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, workspaceTypes, special)
 	ws := named("typed")
 	ws.Spec.Type = &tenancyv1alpha1.WorkspaceTypeReference{Name: "special", Path: "root"}
 	ws.Spec.Location = &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"region": "far"}}}
@@ -90,8 +90,7 @@ func TestSchedulingWaitsForDependencies(t *testing.T) {
 	})
 	patch(t, kinds.Shards.In(root), "shard-1", `{"metadata":{"labels":{"region":"far"}}}`)
 	awaitCondition(t, root, "typed", string(tenancyv1alpha1.WorkspaceScheduled), "WorkspaceTypeInvalid", "workspace type root:special does not exist")
-	_, err = workspaceTypes.Create(t.Context(), special, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, workspaceTypes, special)
 	t.Cleanup(func() {
 		require.NoError(t, workspaceTypes.Delete(context.WithoutCancel(t.Context()), "special", metav1.DeleteOptions{}))
 	})
