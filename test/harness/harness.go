@@ -100,7 +100,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(func() { require.NoError(t, release()) })
 
 	c := &Cluster{Dir: completed.WorkDir, t: t}
-	second, next := first+shards+3, first+shards+4
+	next := first + shards + 4
 	for _, command := range commands {
 		if replicated > 0 && command.Args[0] == "shard" {
 			c.components = append(c.components, replicate(t, o, command, completed.WorkDir, next)...)
@@ -109,10 +109,13 @@ func Start(t testing.TB, o Options) *Cluster {
 		}
 		c.components = append(c.components, newComponent(t, o, command, completed.WorkDir))
 		if command.Args[0] == "front-proxy" && len(o.SecondProxy) > 0 {
-			c.components = append(c.components, secondProxy(t, o, command, completed.WorkDir, first+shards+2))
+			alone := o
+			alone.ExtraArgs = nil
+			c.components = append(c.components, second(t, alone, command, completed.WorkDir, first+shards+2, o.SecondProxy...))
 		}
 		if command.Args[0] == "cache-server" && o.SecondCache {
-			c.components = append(c.components, secondCache(t, o, command, completed.WorkDir, second))
+			args := []string{"--data-dir=" + filepath.Join(completed.WorkDir, ".kcp-cache-2"), "--cache-name=second"}
+			c.components = append(c.components, second(t, o, command, completed.WorkDir, first+shards+3, args...))
 		}
 	}
 	t.Cleanup(c.stop)

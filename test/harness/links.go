@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Link forwards connections to a server while it is connected, like a network between two regions.
@@ -23,20 +21,8 @@ type Link struct {
 // NewLink returns a link that is cut. It is closed when the test ends.
 func NewLink(t testing.TB) *Link {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = listener.Close() })
-	l := &Link{URL: "https://" + listener.Addr().String(), open: map[net.Conn]struct{}{}}
-	ctx := context.WithoutCancel(t.Context()) // servers outlive the test's context
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go l.pass(ctx, client)
-		}
-	}()
+	l := &Link{open: map[net.Conn]struct{}{}}
+	l.URL = "https://" + listen(t, "127.0.0.1:0", l.pass)
 	return l
 }
 

@@ -43,11 +43,11 @@ func replicate(t testing.TB, o Options, command dev.Command, dir string, port in
 
 func localURL(scheme string, port int) string { return fmt.Sprintf("%s://127.0.0.1:%d", scheme, port) }
 
-// secondProxy returns a second front-proxy.
-func secondProxy(t testing.TB, o Options, command dev.Command, dir string, port int) *Component {
+// second returns a second front-proxy or cache server with additional arguments.
+func second(t testing.TB, o Options, command dev.Command, dir string, port int, args ...string) *Component {
 	t.Helper()
-	o.ExtraArgs = map[string][]string{command.Args[0]: append([]string{"--secure-port=" + strconv.Itoa(port)}, o.SecondProxy...)}
 	command.Name, command.URL = command.Name+"-2", localURL("https", port)
+	command.Args = slices.Concat(command.Args, []string{"--secure-port=" + strconv.Itoa(port)}, args)
 	return newComponent(t, o, command, dir)
 }
 
@@ -79,20 +79,27 @@ func balance(t testing.TB, address string, backends []string) {
 	t.Helper()
 	u, err := url.Parse(address)
 	require.NoError(t, err)
-	listener, err := net.Listen("tcp", u.Host)
+	var turn atomic.Uint32
+	listen(t, u.Host, func(ctx context.Context, client net.Conn) { pass(ctx, client, backends, int(turn.Add(1))) })
+}
+
+// listen calls handle for each connection to an address until the test ends, and returns the actual address.
+func listen(t testing.TB, address string, handle func(ctx context.Context, client net.Conn)) string {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 	ctx := context.WithoutCancel(t.Context()) // servers outlive the test's context
-	var turn atomic.Uint32
 	go func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			go pass(ctx, client, backends, int(turn.Add(1)))
+			go handle(ctx, client)
 		}
 	}()
+	return listener.Addr().String()
 }
 
 func pass(ctx context.Context, client net.Conn, backends []string, first int) {
