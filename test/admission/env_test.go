@@ -49,18 +49,15 @@ type cluster struct {
 // clusters creates workspaces below root and returns their logical clusters.
 func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
 	t.Helper()
-	factory, err := client.NewFactory(c.Proxy())
-	require.NoError(t, err)
-	t.Cleanup(factory.CloseIdleConnections)
-	workspaces := kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	workspaces := kinds.Workspaces.In(harness.NewFactory(t, c.Proxy()).Cluster(logicalcluster.NewPath("root")))
 	out := make([]*cluster, 0, len(names))
 	for _, name := range names {
-		_, err := workspaces.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, workspaces, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, name := range names {
 		var ws *tenancyv1alpha1.Workspace
 		eventually(t, "workspace "+name+" to become Ready", func() bool {
+			var err error
 			ws, err = workspaces.Get(t.Context(), name, metav1.GetOptions{})
 			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
 		})
@@ -77,23 +74,18 @@ func clusters(t *testing.T, c *harness.Cluster, names ...string) []*cluster {
 
 func newCluster(t *testing.T, proxy *rest.Config, name logicalcluster.Name) *cluster {
 	t.Helper()
-	in := &cluster{name: name, config: harness.In(proxy, name.String()), warnings: &harness.Warnings{}}
+	in := &cluster{name: name, config: harness.In(proxy, name.String()), factory: harness.NewFactory(t, proxy), warnings: &harness.Warnings{}}
 	in.config.WarningHandlerWithContext = in.warnings
+	in.Interface = harness.Clientset(t, in.config, "")
 	var err error
-	in.Interface, err = kubernetes.NewForConfig(in.config)
-	require.NoError(t, err)
 	in.dynamic, err = dynamic.NewForConfig(in.config)
 	require.NoError(t, err)
-	in.factory, err = client.NewFactory(proxy)
-	require.NoError(t, err)
-	t.Cleanup(in.factory.CloseIdleConnections)
 	return in
 }
 
 func (c *cluster) createNamespace(t *testing.T, name string) {
 	t.Helper()
-	_, err := c.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
 func (c *cluster) configMap(ctx context.Context, name string, data map[string]string, options metav1.CreateOptions) (*corev1.ConfigMap, error) {
@@ -116,7 +108,7 @@ func (c *cluster) defineWidgets(t *testing.T) {
 func (c *cluster) define(t *testing.T, singular, kind string, spec apiextensionsv1.JSONSchemaProps) {
 	t.Helper()
 	plural := singular + "s"
-	_, err := kinds.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())).Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
+	harness.Create(t, kinds.CustomResourceDefinitions.In(c.factory.Cluster(c.name.Path())), &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.com"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "example.com",
@@ -130,8 +122,7 @@ func (c *cluster) define(t *testing.T, singular, kind string, spec apiextensions
 				}},
 			}},
 		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	})
 	resource := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: plural}
 	eventually(t, plural+" to be served", func() bool {
 		_, err := c.dynamic.Resource(resource).Namespace("default").List(t.Context(), metav1.ListOptions{})

@@ -3,6 +3,7 @@ package admission
 import (
 	"testing"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -17,21 +18,17 @@ import (
 func (c *cluster) clientFor(t *testing.T, name string, rules ...rbacv1.PolicyRule) kubernetes.Interface {
 	t.Helper()
 	everything := rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"*"}}
-	_, err := c.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: append(rules, everything)}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, c.RbacV1().ClusterRoles(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: append(rules, everything)})
 	for _, role := range []string{name, "system:kcp:workspace:access"} {
-		_, err = c.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		harness.Create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: name},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		})
 	}
 	config := rest.CopyConfig(c.config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name}
-	clients, err := kubernetes.NewForConfig(config)
-	require.NoError(t, err)
-	return clients
+	return harness.Clientset(t, config, "")
 }
 
 // TestPolicyParameters checks that users cannot use parameters that they may not read, because the
@@ -81,10 +78,9 @@ func TestPolicyParameters(t *testing.T) {
 	update := func(name string, change func(*admissionregistrationv1.ValidatingAdmissionPolicy)) error {
 		policies := author.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 		return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-			policy, err := policies.Get(t.Context(), name, metav1.GetOptions{})
-			require.NoError(t, err)
+			policy := harness.Get(t, policies, name)
 			change(policy)
-			_, err = policies.Update(t.Context(), policy, metav1.UpdateOptions{})
+			_, err := policies.Update(t.Context(), policy, metav1.UpdateOptions{})
 			return err
 		})
 	}

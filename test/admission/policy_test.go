@@ -168,8 +168,7 @@ func parameters(t *testing.T, a, b *cluster) {
 	eventually(t, "the limit of the other logical cluster", func() bool { return b.dryRun(t.Context(), "counted-and-longer-than-that") != nil })
 	require.ErrorContains(t, b.dryRun(t.Context(), "counted-and-longer-than-that"), "longer than 20")
 
-	limits, err := a.CoreV1().ConfigMaps("default").Get(t.Context(), "limits", metav1.GetOptions{})
-	require.NoError(t, err)
+	limits := harness.Get(t, a.CoreV1().ConfigMaps("default"), "limits")
 	limits.Data["max"] = "100"
 	_, err = a.CoreV1().ConfigMaps("default").Update(t.Context(), limits, metav1.UpdateOptions{})
 	require.NoError(t, err)
@@ -242,8 +241,7 @@ func (c *cluster) deleteValidatingPolicy(t *testing.T, name string) {
 func controllerWrites(t *testing.T, all *harness.Cluster) {
 	c := clusters(t, all, "locked")[0]
 	c.createNamespace(t, "early")
-	_, err := c.CoreV1().ConfigMaps("early").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "content"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	harness.Create(t, c.CoreV1().ConfigMaps("early"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "content"}})
 
 	rule := admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll},

@@ -3,6 +3,7 @@ package admission
 import (
 	"testing"
 
+	"github.com/shardplane/shardplane/test/harness"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -47,8 +48,7 @@ func typeChecking(t *testing.T, a, b *cluster) {
 		return got.Status.TypeChecking.ExpressionWarnings
 	}
 	for _, in := range []*cluster{a, b} {
-		_, err := in.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), policy, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, in.AdmissionregistrationV1().ValidatingAdmissionPolicies(), policy)
 	}
 	warnings := checked(a, 1)
 	require.Len(t, warnings, 1)
@@ -57,10 +57,9 @@ func typeChecking(t *testing.T, a, b *cluster) {
 	require.Contains(t, warnings[0].Warning, "found no matching overload")
 	require.Empty(t, checked(b, 1), "the type of the other logical cluster was used")
 
-	fixed, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), "typed", metav1.GetOptions{})
-	require.NoError(t, err)
+	fixed := harness.Get(t, a.AdmissionregistrationV1().ValidatingAdmissionPolicies(), "typed")
 	fixed.Spec.Validations[1].Expression = "size(object.spec.size) < 3"
-	_, err = a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), fixed, metav1.UpdateOptions{})
+	_, err := a.AdmissionregistrationV1().ValidatingAdmissionPolicies().Update(t.Context(), fixed, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	require.Empty(t, checked(a, 2))
 	for _, in := range []*cluster{a, b} {

@@ -145,12 +145,11 @@ func TestWebhooks(t *testing.T) {
 	}
 
 	t.Run("changes and removal of a configuration are effective", func(t *testing.T) {
-		config, err := a.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), "same-name", metav1.GetOptions{})
-		require.NoError(t, err)
+		config := harness.Get(t, a.AdmissionregistrationV1().MutatingWebhookConfigurations(), "same-name")
 		require.Equal(t, admissionregistrationv1.Fail, *config.Webhooks[0].FailurePolicy, "defaults are missing")
 		second := serve(t, labels("second"))
 		config.Webhooks[0].ClientConfig = second.clientConfig()
-		config, err = a.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
+		config, err := a.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, int64(2), config.Generation)
 		a.untilLabelled(t, "second")
@@ -222,9 +221,8 @@ func TestWebhooks(t *testing.T) {
 		eventually(t, "a call of the webhook", func() bool { return a.dryRun(t.Context(), "x") == nil && len(receiver.requests()) > 0 })
 		maps := a.CoreV1().ConfigMaps("default")
 		other := map[string]string{"kcp.io/cluster": "other"}
-		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}, Data: map[string]string{"a": "b"}}, metav1.UpdateOptions{})
+		harness.Create(t, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}})
+		_, err := maps.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "annotated", Annotations: other}, Data: map[string]string{"a": "b"}}, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.NoError(t, maps.Delete(t.Context(), "annotated", metav1.DeleteOptions{}))
 		seen := map[admissionv1.Operation]bool{}
@@ -297,10 +295,9 @@ func hanging(t *testing.T, a, b *cluster) {
 	require.ErrorContains(t, err, `failed calling webhook "hang.example.com"`)
 
 	change := func(change func(*admissionregistrationv1.ValidatingWebhook)) {
-		config, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), "h", metav1.GetOptions{})
-		require.NoError(t, err)
+		config := harness.Get(t, a.AdmissionregistrationV1().ValidatingWebhookConfigurations(), "h")
 		change(&config.Webhooks[0])
-		_, err = a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
+		_, err := a.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(t.Context(), config, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	}
 	change(func(w *admissionregistrationv1.ValidatingWebhook) {

@@ -43,8 +43,7 @@ func TestManyDefinitions(t *testing.T) {
 		return err
 	})
 	m.logDuration("creating an object of each")
-	list, err := m.crds.ApiextensionsV1().CustomResourceDefinitions().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
+	list := harness.List(t, m.crds.ApiextensionsV1().CustomResourceDefinitions(), metav1.ListOptions{})
 	require.Len(t, list.Items, many)
 	m.logDuration("listing the definitions")
 

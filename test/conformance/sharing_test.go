@@ -26,8 +26,7 @@ func TestSharing(t *testing.T) {
 	useCluster := func(cluster int) {
 		name := fmt.Sprintf("sharing-%d", cluster)
 		u := &user{tenant: tenantOver(t, name, harness.In(admin, name), client), t: t, admin: admin, group: group}
-		_, err := u.kube.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
-		require.NoError(t, err)
+		harness.Create(t, u.kube.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 		for i := range kinds {
 			d, err := u.tryDefine(bigCRD(t, group, i, 1<<10))
 			require.NoError(t, err)

@@ -217,9 +217,7 @@ func (u *user) redefine(name string, change func(d *crd)) *crd {
 func (u *user) definition(name string) *crd {
 	u.t.Helper()
 	u.skipIfBound()
-	d, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Get(u.t.Context(), name+"."+u.group, metav1.GetOptions{})
-	require.NoError(u.t, err)
-	return d
+	return harness.Get(u.t, u.crds.ApiextensionsV1().CustomResourceDefinitions(), name+"."+u.group)
 }
 
 func (u *user) eventually(what string, condition func() bool) {

@@ -139,8 +139,7 @@ func useKCP(t *testing.T, base, shard *rest.Config) {
 	options.Ranges, err = client.NewRanges(client.ByCluster, client.Range{First: first, Last: first})
 	require.NoError(t, err)
 	part := configMaps.Informer(all, options)
-	export, err := exports.In(root).Get(t.Context(), "tenancy.kcp.io", metav1.GetOptions{})
-	require.NoError(t, err)
+	export := harness.Get(t, exports.In(root), "tenancy.kcp.io")
 	byIdentity := client.DefineResource[tenancyv1alpha1.Workspace, tenancyv1alpha1.WorkspaceList](tenancyv1alpha1.SchemeGroupVersion,
 		"workspaces:"+export.Status.IdentityHash).Informer(all, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
 	group := &client.Group{}

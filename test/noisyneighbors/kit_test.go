@@ -329,8 +329,7 @@ func (u *tenant) remove(t *testing.T, path string) {
 // define creates a definition until the test ends.
 func (u *tenant) define(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	made, err := u.crds.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{})
-	require.NoError(t, err)
+	made := harness.Create(t, u.crds.ApiextensionsV1().CustomResourceDefinitions(), crd)
 	t.Cleanup(func() { u.undefine(t, made.Name) })
 	return made
 }

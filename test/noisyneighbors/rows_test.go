@@ -71,8 +71,7 @@ func watches(t *testing.T, w *world) {
 	const perSlot = 4
 	w.attacker.untilResponse(t, http.MethodGet, "/api/v1/configmaps?watch=true&labelSelector="+url.QueryEscape(strings.Repeat("!a,", perSlot*(maxWatches-1)-1)+"!a"), "", http.StatusBadRequest, "", "watches remain open in the attacker's logical cluster")
 
-	mine, err := w.quiet.kube.CoreV1().ConfigMaps("default").Create(t.Context(), configMap("mine-"+w.id), metav1.CreateOptions{})
-	require.NoError(t, err)
+	mine := harness.Create(t, w.quiet.kube.CoreV1().ConfigMaps("default"), configMap("mine-"+w.id))
 	t.Cleanup(func() { w.quiet.remove(t, configMaps+"/"+mine.Name) })
 	options := metav1.ListOptions{ResourceVersion: mine.ResourceVersion}
 	quiet, err := w.quiet.kube.CoreV1().ConfigMaps("default").Watch(t.Context(), options)

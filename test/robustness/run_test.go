@@ -11,15 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kcp-dev/logicalcluster/v3"
-	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
-	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/robustness/history"
 )
@@ -67,24 +61,10 @@ func (r *run) rng() *rand.Rand {
 // workspaces creates workspaces on a shard, and returns their logical clusters.
 func workspaces(t *testing.T, config *rest.Config, shard string, n int) []string {
 	t.Helper()
-	factory, err := client.NewFactory(config)
-	require.NoError(t, err)
-	defer factory.CloseIdleConnections()
-	in := kinds.Workspaces.In(factory.Cluster(logicalcluster.NewPath("root")))
+	factory := harness.NewFactory(t, config)
 	var clusters []string
 	for i := range n {
-		ws, err := in.Create(t.Context(), &tenancyv1alpha1.Workspace{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("robust-%s-%d", shard, i)},
-			Spec: tenancyv1alpha1.WorkspaceSpec{Location: &tenancyv1alpha1.WorkspaceLocation{
-				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": shard}},
-			}},
-		}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			ws, err = in.Get(t.Context(), ws.Name, metav1.GetOptions{})
-			return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
-		}, testTimeout, 10*time.Millisecond, "workspace %s did not become Ready", ws.Name)
-		clusters = append(clusters, ws.Spec.Cluster)
+		clusters = append(clusters, harness.Workspace(t, factory, "root", fmt.Sprintf("robust-%s-%d", shard, i), shard).String())
 	}
 	return clusters
 }

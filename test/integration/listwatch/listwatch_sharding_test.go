@@ -224,11 +224,8 @@ func testDeletionElsewhere(t *testing.T, at endpoint) {
 // testParts divides the objects of a shard among two informers by logical cluster, and changes the ranges.
 func testParts(t *testing.T, e *kit.Env) {
 	t.Helper()
-	factory, err := client.NewFactory(e.Shard(0))
-	require.NoError(t, err)
-	defer factory.CloseIdleConnections()
 	of := func(options client.InformerOptions[*corev1.Namespace]) *client.Informer[*corev1.Namespace] {
-		informer := kinds.Namespaces.Informer(factory.Wildcard(), options)
+		informer := kinds.Namespaces.Informer(e.ShardClients["root"].Wildcard(), options)
 		go func() { _ = informer.Run(t.Context()) }()
 		e.Eventually("the informer syncs", informer.HasSynced)
 		return informer

@@ -54,8 +54,7 @@ func (h health) ready(name string) string {
 
 func (h health) get(in, name string) *tenancyv1alpha1.Workspace {
 	h.T.Helper()
-	ws := harness.Get(h.T, kinds.Workspaces.In(h.ProxyClient.Cluster(kit.Path(in))), name)
-	return ws
+	return harness.Get(h.T, kinds.Workspaces.In(h.ProxyClient.Cluster(kit.Path(in))), name)
 }
 
 // untilReady waits until a workspace is Ready, and returns its shard.
@@ -131,10 +130,9 @@ func TestShardHealth(t *testing.T) {
 	require.Equal(t, "shard-1", h.untilReady("root:parent", "child"))
 	h.Component("root").Kill()
 	local := kinds.Workspaces.In(h.ShardClients["shard-1"].Cluster(kit.Path(parent)))
-	_, err = local.Create(t.Context(), &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "alone"}, Spec: tenancyv1alpha1.WorkspaceSpec{
+	harness.Create(t, local, &tenancyv1alpha1.Workspace{ObjectMeta: metav1.ObjectMeta{Name: "alone"}, Spec: tenancyv1alpha1.WorkspaceSpec{
 		Location: &tenancyv1alpha1.WorkspaceLocation{Selector: &metav1.LabelSelector{MatchLabels: labels.Set{"name": "shard-1"}}},
-	}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	}})
 	h.eventually("a workspace becomes Ready without the shard of root", func() bool {
 		ws, err := local.Get(t.Context(), "alone", metav1.GetOptions{})
 		return err == nil && ws.Status.Phase == corev1alpha1.LogicalClusterPhaseReady
