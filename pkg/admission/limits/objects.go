@@ -226,14 +226,26 @@ func limitCount(a admission.Attributes, most int, count func(runtime.Object) int
 	return nil
 }
 
+// limitSize is like limitCount for counts on which the size of an object depends.
+func limitSize(a admission.Attributes, most int, count func(runtime.Object) int, message string) error {
+	if n, over := exceeds(a, most, count); over {
+		return tooLarge(a, fmt.Sprintf(message, n, most))
+	}
+	return nil
+}
+
+func tooLarge(a admission.Attributes, has string) error {
+	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %s", a.GetResource().GroupResource(), a.GetName(), has))
+}
+
 // validSizes limits field managers, lists that are merged by key, and maps, because several patches can add entries.
 func validSizes(a admission.Attributes) error {
 	managers := func(obj runtime.Object) int { return metadataOf(obj).managers }
 	if err := limitCount(a, request.MaxFieldManagers, managers, "metadata.managedFields has %d entries, at most %d allowed: apply by fewer managers, or remove the entries of managers that no longer write the object"); err != nil {
 		return err
 	}
-	if n, over := exceeds(a, patchcosts.MaxKeyed, keyed); over {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has %d entries in lists that are merged by key, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), n, patchcosts.MaxKeyed))
+	if err := limitSize(a, patchcosts.MaxKeyed, keyed, "%d entries in lists that are merged by key, at most %d allowed: distribute them over several objects"); err != nil {
+		return err
 	}
 	paths, largest := measure(a.GetObject())
 	if paths <= values.MaxPaths && largest <= patchcosts.MaxFields {
@@ -241,7 +253,7 @@ func validSizes(a admission.Attributes) error {
 	}
 	oldPaths, oldLargest := measure(a.GetOldObject())
 	if largest > max(patchcosts.MaxFields, oldLargest) {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s %q has a map with %d entries, at most %d allowed: distribute them over several objects", a.GetResource().GroupResource(), a.GetName(), largest, patchcosts.MaxFields))
+		return tooLarge(a, fmt.Sprintf("a map with %d entries, at most %d allowed: distribute them over several objects", largest, patchcosts.MaxFields))
 	}
 	if paths > max(values.MaxPaths, oldPaths) {
 		return apierrors.NewRequestEntityTooLargeError(values.ErrPaths.Error())
