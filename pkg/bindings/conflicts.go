@@ -332,10 +332,8 @@ func setStatus(u *unstructured.Unstructured, status *apisv1alpha2.APIBindingStat
 // haveSameFields reports whether two statuses have the same fields for server-side apply. Bound resources are
 // identified by group and name, storage versions by value, and conditions are atomic.
 func haveSameFields(before, after map[string]any) bool {
-	for name := range after {
-		if _, ok := before[name]; !ok {
-			return false
-		}
+	if len(before) != len(after) {
+		return false
 	}
 	for name, value := range before {
 		switch next, ok := after[name]; {
@@ -356,20 +354,14 @@ func haveSameFields(before, after map[string]any) bool {
 func areSameResources(before, after any) bool {
 	all, _ := before.([]any)
 	next, _ := after.([]any)
-	if len(all) != len(next) {
-		return false
-	}
-	for i := range all {
-		a, _ := all[i].(map[string]any)
-		b, _ := next[i].(map[string]any)
+	return slices.EqualFunc(all, next, func(before, after any) bool {
+		a, _ := before.(map[string]any)
+		b, _ := after.(map[string]any)
 		a, b = maps.Clone(a), maps.Clone(b)
 		delete(a, "schema") // has three required fields
 		delete(b, "schema")
-		if !equality.Semantic.DeepEqual(a, b) {
-			return false
-		}
-	}
-	return true
+		return equality.Semantic.DeepEqual(a, b)
+	})
 }
 
 // touchManager updates the time of the status manager in the managed fields. It returns false if there are managed

@@ -25,6 +25,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 const (
@@ -74,12 +75,9 @@ func newShard(t *testing.T) *shard {
 
 func (w *shard) run() *shard {
 	w.t.Helper()
-	ctx, cancel := context.WithCancel(w.t.Context())
-	var running sync.WaitGroup
-	w.t.Cleanup(func() { cancel(); running.Wait() })
-	running.Go(func() { _ = w.Informer().Run(ctx) })
-	running.Go(func() { _ = w.Run(ctx) })
-	require.NoError(w.t, w.Informer().WaitForSync(ctx))
+	background.Run(w.t.Context(), w.t, w.Informer().Run)
+	background.Run(w.t.Context(), w.t, w.Run)
+	require.NoError(w.t, w.Informer().WaitForSync(w.t.Context()))
 	return w
 }
 

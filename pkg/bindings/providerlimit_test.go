@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // TestProviderLimit: the size of all copies of one provider's schemas is limited, because they are kept when the provider deletes
@@ -111,10 +111,7 @@ func TestUnpinNotifies(t *testing.T) {
 			_, _ = fmt.Fprintf(w, `{"kind":"BoundSchemaList","apiVersion":"internal.shardplane.io/v1alpha1","metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"u","resourceVersion":"1","creationTimestamp":%q}}]}`, created.Load().UTC().Format(time.RFC3339))
 		}
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	t.Cleanup(func() { stop(); running.Wait() })
-	running.Go(func() { _ = index.Informer().Run(ctx) })
+	background.Run(t.Context(), t, index.Informer().Run)
 	notified := 0
 	t.Cleanup(index.NotifyFreed(func() { notified++ }))
 

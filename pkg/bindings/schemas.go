@@ -242,11 +242,7 @@ func (s *schemas) outdated(uid types.UID, copied *metav1.PartialObjectMetadata) 
 func (s *schemas) dropUnused(used func(types.UID) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for uid := range s.byUID {
-		if !used(uid) {
-			delete(s.byUID, uid)
-		}
-	}
+	maps.DeleteFunc(s.byUID, func(uid types.UID, _ *pinned) bool { return !used(uid) })
 	maps.DeleteFunc(s.pinnedAt, func(_ types.UID, at time.Time) bool { return time.Since(at) > pinnedFor })
 }
 

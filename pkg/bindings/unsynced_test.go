@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 const (
@@ -104,10 +105,7 @@ func newWatchingIndex(t *testing.T, run bool, export *apisv1alpha2.APIExport, li
 	}))
 	require.NoError(t, err)
 	if run {
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = index.Informer().Run(ctx) })
-		t.Cleanup(func() { stop(); running.Wait() })
+		background.Run(t.Context(), t, index.Informer().Run)
 		require.NoError(t, index.Informer().WaitForSync(t.Context()))
 	}
 	return index
