@@ -157,10 +157,8 @@ func largestProposedSelector(claims []apisv1alpha2.PermissionClaim) (most int) {
 // largestAcceptedSelector returns the size of the largest selector in the claims of a binding.
 func largestAcceptedSelector(claims []apisv1alpha2.AcceptablePermissionClaim) (most int) {
 	for i := range claims {
-		most = max(most, selected(&claims[i].Selector.LabelSelector))
-		if proposed := claims[i].DefaultSelector; proposed != nil {
-			most = max(most, selected(&proposed.LabelSelector))
-		}
+		proposed := []apisv1alpha2.PermissionClaim{claims[i].PermissionClaim}
+		most = max(most, selected(&claims[i].Selector.LabelSelector), largestProposedSelector(proposed))
 	}
 	return most
 }

@@ -112,6 +112,7 @@ func NewWorkspaceIndex() *Index {
 	x := &Index{
 		shards: map[string]*shard{}, types: map[string]*typeName{},
 		announcements: map[*node][]announcement{}, contested: map[*node]map[string][]*link{},
+		waiters: waiters{by: map[uint64]map[*waiter]struct{}{}},
 	}
 	x.numbers.Store(&numbers{shards: []*shard{{}}, phases: []corev1alpha1.LogicalClusterPhaseType{
 		phaseNone: "", phaseReady: corev1alpha1.LogicalClusterPhaseReady, phaseUnavailable: corev1alpha1.LogicalClusterPhaseUnavailable,
@@ -280,9 +281,6 @@ func step(cluster logicalcluster.Name, segment string) uint64 {
 func (s *waiters) add(w *waiter, on uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.by == nil {
-		s.by = map[uint64]map[*waiter]struct{}{}
-	}
 	if s.by[on] == nil {
 		s.by[on] = map[*waiter]struct{}{}
 	}

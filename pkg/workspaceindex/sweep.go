@@ -59,15 +59,11 @@ func (x *Index) sweep(s *shard, kind Kind) {
 	switch {
 	case h.seen == h.total:
 	case kind == Workspaces:
-		x.sweepLinks(s, h.now)
+		for _, l := range x.allLinks(func(l *link) bool { return l.shard == s.number && l.generation != h.now }) {
+			x.setLink(l.parent, l.name(), s, nil)
+		}
 	default:
 		x.sweepPlacements(s, h.now)
-	}
-}
-
-func (x *Index) sweepLinks(s *shard, now generation) {
-	for _, l := range x.allLinks(func(l *link) bool { return l.shard == s.number && l.generation != now }) {
-		x.setLink(l.parent, l.name(), s, nil)
 	}
 }
 
