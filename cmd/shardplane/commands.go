@@ -26,7 +26,11 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 	ctx, cancel := context.WithCancel(parent)
 	forced := make(chan struct{})
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, stopSignals()...)
+	stops := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // e.g. by nohup
+		stops = append(stops, syscall.SIGHUP)
+	}
+	signal.Notify(signals, stops...)
 
 	// If the reader of the output exits first, e.g. tee at Ctrl-C, SIGPIPE must not interrupt the shutdown.
 	ignored := make(chan os.Signal, 1)
@@ -50,15 +54,6 @@ func untilSignal(parent context.Context) (ctx context.Context, force <-chan stru
 		close(signals)
 		cancel()
 	}
-}
-
-// stopSignals returns the signals that stop the process. SIGHUP is not one of them if it is ignored, e.g. by nohup.
-func stopSignals() []os.Signal {
-	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
-		signals = append(signals, syscall.SIGHUP)
-	}
-	return signals
 }
 
 // failure is an error of a command after its flags and arguments were accepted.
