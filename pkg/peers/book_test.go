@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // testTimeout bounds the time to wait for events that are immediate on an idle machine.
@@ -43,16 +44,9 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	shards := kinds.Shards.Informer(local.Cluster(rootPath), client.InformerOptions[*corev1alpha1.Shard]{})
 	w.book = NewPeerBook(Config{Self: "self", Local: local, Shards: shards, Access: insecure})
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
-	go func() { ended <- shards.Run(ctx) }()
-	go func() { ended <- w.book.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-ended)
-		require.NoError(t, <-ended)
-		local.CloseIdleConnections()
-	})
+	t.Cleanup(local.CloseIdleConnections)
+	background.Run(t.Context(), t, shards.Run)
+	background.Run(t.Context(), t, w.book.Run)
 	return w
 }
 

@@ -1,7 +1,6 @@
 package tenancy
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 // TestReplicasOfTypes checks which type is used if several shards have one at the same path.
@@ -94,14 +94,8 @@ func TestReplicasOfTypes(t *testing.T) {
 	)
 	group := &client.Group{}
 	group.Add(clusters, shards, types.Own(), types.Others())
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- group.Run(ctx) }()
-	defer func() {
-		cancel()
-		require.NoError(t, <-ended)
-	}()
-	require.NoError(t, group.WaitForSync(ctx))
+	background.Run(t.Context(), t, group.Run)
+	require.NoError(t, group.WaitForSync(t.Context()))
 	lookup := NewTypeLookup(clusters, types)
 
 	for id, want := range map[string]string{

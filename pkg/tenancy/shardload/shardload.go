@@ -12,6 +12,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	"github.com/kcp-dev/sdk/apis/third_party/conditions/util/conditions"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,20 +154,16 @@ func (l Load) Percent() (most int64) {
 }
 
 // SetOnLease sets or removes the load on a heartbeat.
-func SetOnLease(lease metav1.Object, load *Load) error {
-	annotations := lease.GetAnnotations()
-	delete(annotations, leaseAnnotation)
-	if load != nil {
-		text, err := json.Marshal(load)
-		if err != nil {
-			return err
-		}
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[leaseAnnotation] = string(text)
+func SetOnLease(lease *coordinationv1.Lease, load *Load) error {
+	if load == nil {
+		delete(lease.Annotations, leaseAnnotation)
+		return nil
 	}
-	lease.SetAnnotations(annotations)
+	text, err := json.Marshal(load)
+	if err != nil {
+		return err
+	}
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, leaseAnnotation, string(text))
 	return nil
 }
 

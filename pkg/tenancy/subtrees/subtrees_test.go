@@ -23,6 +23,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
 	"github.com/shardplane/shardplane/pkg/tenancy/subtrees"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -83,15 +84,9 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) run(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{w.clusters.Run, w.usages.Run, w.sums.Run} {
-		running.Go(func() { assert.NoError(t, run(ctx)) })
+		background.Run(t.Context(), t, run)
 	}
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
 }
 
 // store sets the usage of a logical cluster.
