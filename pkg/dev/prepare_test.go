@@ -82,11 +82,13 @@ func TestRefuses(t *testing.T) {
 		},
 		"corrupt certificate": {
 			spoil: overwrite("apiserver.crt", "garbage"),
-			want:  "certificate: DIR/.kcp/apiserver.crt is corrupt (data does not contain any valid RSA or ECDSA certificates): remove apiserver.crt and apiserver.key to create them again",
+			want: "certificate: DIR/.kcp/apiserver.crt is corrupt (data does not contain any valid RSA or ECDSA certificates): " +
+				"remove apiserver.crt and apiserver.key to create them again",
 		},
 		"corrupt authority": {
 			spoil: overwrite("client-ca.key", "garbage"),
-			want:  "certificate authority: DIR/.kcp/client-ca.key is corrupt (data does not contain a valid RSA or ECDSA private key): remove client-ca.crt and client-ca.key to create them again",
+			want: "certificate authority: DIR/.kcp/client-ca.key is corrupt (data does not contain a valid RSA or ECDSA private key): " +
+				"remove client-ca.crt and client-ca.key to create them again",
 		},
 		"kubeconfig is not YAML": {
 			spoil: overwrite("admin.kubeconfig", "{[\n"),

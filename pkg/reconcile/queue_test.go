@@ -24,7 +24,6 @@ import (
 // TestDroppedKeysAreNotReconciled: queued and delayed keys can be dropped until they are added again.
 func TestDroppedKeysAreNotReconciled(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var (
 			queue   reconcile.Queue[string]
 			mu      sync.Mutex
@@ -52,8 +51,7 @@ func TestDroppedKeysAreNotReconciled(t *testing.T) {
 				return reconcile.Result{}, nil
 			},
 		})
-		var running sync.WaitGroup
-		running.Go(func() { _ = controller.Run(ctx) })
+		background.Run(t.Context(), t, controller.Run)
 		since := func() []string {
 			bubble.Wait()
 			mu.Lock()
@@ -92,8 +90,6 @@ func TestDroppedKeysAreNotReconciled(t *testing.T) {
 		queue.AddAfter("later", time.Second)
 		<-time.After(time.Minute)
 		require.Equal(t, []string{"later"}, since())
-		cancel()
-		running.Wait()
 	})
 }
 

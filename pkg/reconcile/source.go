@@ -25,7 +25,7 @@ func FromInformer[K comparable, T client.Object](informer Watched[T], keysOf fun
 }
 
 // eachEvent calls enqueue for each event of an object, with its previous state, if any, and the current one.
-func eachEvent[K comparable, T client.Object](informer Watched[T], enqueue func(queue Queue[K], versions ...T)) Source[K] {
+func eachEvent[K comparable, T client.Object](informer Watched[T], enqueue func(Queue[K], ...T)) Source[K] {
 	return func(_ context.Context, queue Queue[K]) (func(), error) {
 		return informer.AddEventHandler(client.Handler[T]{
 			OnAdd:    func(obj T, _ bool) { enqueue(queue, obj) },

@@ -179,15 +179,17 @@ func TestCompletesAnInterruptedRun(t *testing.T) {
 }
 
 func TestRejectsCorruptData(t *testing.T) {
+	const noCertificate = "data does not contain any valid RSA or ECDSA certificates"
+	const noKey = "data does not contain a valid RSA or ECDSA private key"
 	for name, test := range map[string]struct {
 		file, contents string
 		remove         string
 		want           string
 	}{
-		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (data does not contain any valid RSA or ECDSA certificates): remove leaf.crt and leaf.key"},
-		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (data does not contain any valid"},
-		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (data does not contain a valid RSA or ECDSA private key): remove ca.crt and ca.key"},
-		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: "ca.crt is corrupt (data does not contain any valid"},
+		"garbage certificate": {file: "leaf.crt", contents: "garbage", want: "leaf.crt is corrupt (" + noCertificate + "): remove leaf.crt and leaf.key"},
+		"empty certificate":   {file: "leaf.crt", contents: "", want: "leaf.crt is corrupt (" + noCertificate},
+		"garbage key":         {file: "ca.key", contents: "garbage", want: "ca.key is corrupt (" + noKey + "): remove ca.crt and ca.key"},
+		"other block":         {file: "ca.crt", contents: "-----BEGIN X-----\nAAAA\n-----END X-----\n", want: "ca.crt is corrupt (" + noCertificate},
 		"truncated certificate": {
 			file:     "leaf.crt",
 			contents: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",

@@ -22,6 +22,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/replication"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/tenancy"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/bubble"
 )
 
@@ -72,13 +73,7 @@ func (m *model) start() {
 	m.t.Helper()
 	controller, err := NewPushController(m.config)
 	require.NoError(m.t, err)
-	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), logr.Discard()))
-	ended := make(chan error, 1)
-	go func() { ended <- controller.Run(ctx) }()
-	m.stop = func() {
-		cancel()
-		require.NoError(m.t, <-ended)
-	}
+	m.stop = background.Run(klog.NewContext(context.Background(), logr.Discard()), m.t, controller.Run)
 }
 
 // end stops the engine and waits for requests that arrive late.
