@@ -38,6 +38,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
 )
 
@@ -47,6 +48,7 @@ type Server struct {
 	etcd       *etcd.Handle
 	encryption *encryption.Providers
 	backend    *storage.Backend
+	unreadable *unreadable.Record
 	listener   *serving.Listener
 	// relays is nil if nothing is relayed.
 	relays  *relay.Relays
@@ -89,7 +91,7 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
 	// This is no liveness check, because a restart of this server does not repair etcd.
 	c.AddReadyzChecks(healthz.NamedCheck("etcd", func(r *http.Request) error { return s.backend.Ready(r.Context()) }))
-	if s.resources, err = newResources(s.backend, c, s.metrics); err != nil {
+	if s.resources, err = s.newResources(c); err != nil {
 		return s, err
 	}
 	s.resources.AddSource(s.digests.cached)
@@ -153,6 +155,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if err != nil {
 		return err
 	}
+	s.unreadable = unreadable.NewRecord(s.metrics)
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // its requests use the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Transformers:       s.encryption.Transformers(),
@@ -160,6 +163,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 		CompactionInterval: o.Etcd.CompactionInterval,
 		ShardSegment:       true,
 		Named:              named,
+		Unreadable:         s.unreadable,
 	})
 	if err != nil {
 		return fmt.Errorf("opening the storage: %w", err)
@@ -177,19 +181,20 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 }
 
 // newResources returns the handler of all resources.
-func newResources(backend *storage.Backend, c *genericapiserver.Config, registerer prometheus.Registerer) (*customresource.Server, error) {
+func (s *Server) newResources(c *genericapiserver.Config) (*customresource.Server, error) {
 	crds, err := served(replication.Defaults())
 	if err != nil {
 		return nil, err
 	}
 	resources, err := customresource.NewCustomResourceServer(customresource.Config{
-		Storage:        backend.RESTOptionsGetter,
+		Storage:        s.backend.RESTOptionsGetter,
 		System:         crds,
 		SystemOnly:     true,
 		Replicas:       true,
 		Authorizer:     c.Authorization.Authorizer,
 		RequestTimeout: c.RequestTimeout,
-		Metrics:        registerer,
+		Metrics:        s.metrics,
+		Unreadable:     s.unreadable,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("serving the replicated resources: %w", err)

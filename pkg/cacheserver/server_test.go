@@ -3,12 +3,15 @@ package cacheserver_test
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -308,7 +311,8 @@ func testDiscovery(t *testing.T, cache *cacheServer) {
 	}
 }
 
-// TestRestart: watches end when the server stops, and clients resume them when it runs again with its data.
+// TestRestart: watches end when the server stops, and clients resume them when it runs again with its data. A replica that
+// can no longer be read is skipped and counted.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	cache := newCacheServer(t)
@@ -334,4 +338,24 @@ func TestRestart(t *testing.T) {
 	defer w.Stop()
 	create(t, in(t, f.Shard("blue"), "root", shardsGVR), object(shardsGVR, "Shard", "later", nil))
 	require.Equal(t, "ADDED blue|root|later", next(t, w))
+
+	cache.stop()
+	data, err := cache.options(t).Etcd.Open(t.Context())
+	require.NoError(t, err)
+	stored, err := data.Client().Client.Get(t.Context(), data.Prefix(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	require.NoError(t, err)
+	for _, kv := range stored.Kvs {
+		if strings.HasSuffix(string(kv.Key), "/later") {
+			_, err = data.Client().Client.Put(t.Context(), string(kv.Key), "garbage")
+			require.NoError(t, err)
+		}
+	}
+	data.Stop()
+	cache.start(t)
+	requireList(t, f.Shard("*"), "*", "amber|root|same", "blue|other|same")
+	families, err := cache.own(t).Gather()
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+		return f.GetName() == "shardplane_storage_unreadable_object_reads_total"
+	}))
 }

@@ -200,6 +200,15 @@ func (s *Server) serveObjects(w http.ResponseWriter, r *http.Request, info *gene
 	if s.serveList(w, r, info, used) || s.serveCoreWrite(w, r, info, used, definition.Terminating) {
 		return
 	}
+	if v := used.Version(info.APIVersion); v != nil && info.Verb == "list" && strings.Contains(r.Header.Get("Accept"), "as=Table") {
+		columns := 0
+		for i := range v.AdditionalPrinterColumns {
+			if v.AdditionalPrinterColumns[i].Type == "string" {
+				columns++
+			}
+		}
+		r = r.WithContext(versions.WithColumns(r.Context(), columns))
+	}
 	crd := used.CRD()
 	if definition.Terminating {
 		crd = used.TerminatingCRD()

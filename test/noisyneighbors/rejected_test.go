@@ -2,6 +2,7 @@ package noisyneighbors
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -26,14 +27,39 @@ func repeated(element string, n int) string {
 	return strings.Join(all, ",")
 }
 
-// columns defines thousands of printer columns of a field with 1 MB.
+// columns prints a field with 1 MB in thousands of columns, in columns of many objects, and in one that descends.
 func columns(t *testing.T, w *world) {
-	rejected(t, http.StatusUnprocessableEntity, "spec.versions[0].additionalPrinterColumns", func() (int, []byte, error) {
-		return w.attacker.defined(t, w.id+".columns.example", func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
-			for i := range 3000 {
-				v.AdditionalPrinterColumns = append(v.AdditionalPrinterColumns, apiextensionsv1.CustomResourceColumnDefinition{Name: fmt.Sprint("c", i), Type: "string", JSONPath: ".text"})
+	with := func(n int, path string) func(*apiextensionsv1.CustomResourceDefinitionVersion) {
+		column := apiextensionsv1.CustomResourceColumnDefinition{Type: "string", JSONPath: path}
+		return func(v *apiextensionsv1.CustomResourceDefinitionVersion) {
+			for i := range n {
+				column.Name = fmt.Sprint("c", i)
+				v.AdditionalPrinterColumns = append(v.AdditionalPrinterColumns, column)
 			}
-		})
+		}
+	}
+	group := w.id + ".columns.example"
+	rejected(t, http.StatusUnprocessableEntity, "spec.versions[0].additionalPrinterColumns", func() (int, []byte, error) {
+		return w.attacker.defined(t, group, with(3000, ".text"))
+	})
+	rejected(t, http.StatusUnprocessableEntity, "no recursive descent", func() (int, []byte, error) {
+		return w.attacker.defined(t, group, with(1, "..text"))
+	})
+	crd, path := things(group, "v1"), "/apis/"+group+"/v1/things"
+	with(32, ".text")(&crd.Spec.Versions[0])
+	w.attacker.define(t, crd)
+	for i := range 18 {
+		w.attacker.create(t, path, thing(group, "v1", fmt.Sprint("t", i), strings.Repeat("x", 1<<20)))
+	}
+	rejected(t, http.StatusRequestEntityTooLarge, "set the limit parameter", func() (int, []byte, error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.attacker.config.Host+path, http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+		response, err := w.attacker.http.Do(r)
+		require.NoError(t, err)
+		defer func() { _ = response.Body.Close() }()
+		content, err := io.ReadAll(response.Body)
+		return response.StatusCode, content, err
 	})
 }
 

@@ -33,6 +33,10 @@ const (
 	// listExpansion limits the bytes that the objects of one list response may have beyond expansionFactor
 	// times their size.
 	listExpansion = 256 << 20
+	// tableExpansion limits the columns of a list as Table, each of which may contain the whole object.
+	//
+	//reference:limit request =512 MiB | list of custom resources as Table: size of the objects times columns of type string | 413
+	tableExpansion = 512 << 20
 )
 
 // decode decodes a stored object to the version of the store. The caller owns the result.
@@ -323,6 +327,13 @@ type metadataKey struct{}
 // WithMetadata marks the context of a request that returns only metadata of objects.
 func WithMetadata(ctx context.Context) context.Context {
 	return context.WithValue(ctx, metadataKey{}, true)
+}
+
+type columnsKey struct{}
+
+// WithColumns adds the number of columns that a Table copies from each object to the context of a list.
+func WithColumns(ctx context.Context, n int) context.Context {
+	return context.WithValue(ctx, columnsKey{}, n)
 }
 
 // acceptsUndecoded reports whether a request needs only the metadata of objects, e.g. because it deletes them

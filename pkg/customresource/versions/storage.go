@@ -137,7 +137,12 @@ func (v *versionStore) fillList(ctx context.Context, stored []packed.Object, lis
 	}
 	var u *unstructured.Unstructured
 	grown, grows := int64(0), v.shape.hasDefaults()
+	columns, _ := ctx.Value(columnsKey{}).(int)
+	printed := int64(0)
 	for i := range stored {
+		if printed += int64(columns) * stored[i].Bytes(); printed > tableExpansion {
+			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the columns of the table may have more than %d bytes: set the limit parameter, e.g. with --chunk-size", tableExpansion))
+		}
 		var data json.RawMessage
 		var err error
 		if asJSON != nil {

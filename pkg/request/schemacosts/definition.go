@@ -90,7 +90,7 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 		}
 		if multiplies(at) {
 			c.errs = append(c.errs, field.Invalid(columns.Index(i).Child("jsonPath"), field.OmitValueType{},
-				fmt.Sprintf("must have at most %d commas and at most %d recursive descents (..), because each multiplies the results", maxUnions, maxDescents)))
+				fmt.Sprintf("must have at most %d commas and no recursive descent (..), because they multiply the results", maxUnions)))
 		}
 	}
 	if s := NewSchemaCosts(v); s != nil {
@@ -99,7 +99,7 @@ func (c *checker) version(v, old *apiextensionsv1.CustomResourceDefinitionVersio
 }
 
 func multiplies(path string) bool {
-	return strings.Count(path, ",") > maxUnions || strings.Count(path, "..") > maxDescents
+	return strings.Count(path, ",") > maxUnions || strings.Contains(path, "..")
 }
 
 // LimitColumns removes printer columns above the limits, which older definitions may have. It copies the columns.
