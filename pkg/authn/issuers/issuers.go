@@ -29,7 +29,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/component-base/metrics"
 	"k8s.io/klog/v2"
@@ -97,10 +96,9 @@ type Config struct {
 
 // Issuers authenticates tokens of the configured issuers. It is safe for concurrent use.
 type Issuers struct {
-	config   Config
-	compiler func() authenticationcel.Compiler
-	waiting  *slots
-	fetcher  *fetcher
+	config  Config
+	waiting *slots
+	fetcher *fetcher
 	// remembered contains immutable responses by the digests of entry and token.
 	remembered *cache.LRUExpireCache
 	reported   *cache.LRUExpireCache
@@ -121,8 +119,7 @@ type fault struct {
 // NewIssuers returns Issuers that work until Run ends.
 func NewIssuers(config Config) *Issuers {
 	return &Issuers{
-		config: config, compiler: sync.OnceValue(authenticationcel.NewDefaultCompiler),
-		waiting: newSlots(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),
+		config: config, waiting: newSlots(maxWaiting, maxWaitingEach), fetcher: newFetcher(config.Documents),
 		remembered: cache.NewLRUExpireCache(maxRemembered), reported: cache.NewLRUExpireCache(maxReported), faults: make(chan fault, maxFaults),
 		providers: map[digest]*provider{}, keys: map[digest]*keySet{},
 	}
@@ -229,7 +226,7 @@ func (i *Issuers) provider(of digest, home logicalcluster.Name, entry *tenancyv1
 	p := i.providers[of]
 	if p == nil {
 		i.sweep(now, home)
-		p = &provider{entry: entry, keys: i.keysOf(home, entry), compiler: i.compiler, disallowed: i.config.Disallowed, home: home}
+		p = &provider{entry: entry, keys: i.keysOf(home, entry), disallowed: i.config.Disallowed, home: home}
 		i.providers[of] = p
 	}
 	p.used = now

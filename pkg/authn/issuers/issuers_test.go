@@ -227,7 +227,7 @@ func TestLargePatterns(t *testing.T) {
 			Issuer:        tenancyv1alpha1.Issuer{URL: "https://issuer.example", Audiences: []string{"a"}},
 			ClaimMappings: tenancyv1alpha1.ClaimMappings{Username: tenancyv1alpha1.PrefixedClaimOrExpression{Expression: expression}},
 		}
-		p := &provider{entry: &entry, keys: &keySet{from: from.fetcher}, compiler: from.compiler}
+		p := &provider{entry: &entry, keys: &keySet{from: from.fetcher}}
 		p.build()
 		return p.err
 	}

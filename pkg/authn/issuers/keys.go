@@ -1,6 +1,7 @@
 package issuers
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -118,10 +119,7 @@ func (k *keySet) newer(ctx context.Context, version int) (int, error) {
 			return k.version, nil
 		}
 		if k.fetched == nil && now.Before(k.next) {
-			err := k.err
-			if err == nil {
-				err = errUnknownKey // the keys have just been fetched
-			}
+			err := cmp.Or(k.err, errUnknownKey) // without an error, the keys have just been fetched
 			k.mu.Unlock()
 			return version, err
 		}
@@ -173,10 +171,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	defer k.from.fetching.give(k.home)
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	at := k.issuer.DiscoveryURL
-	if at == "" {
-		at = strings.TrimSuffix(k.issuer.URL, "/") + "/.well-known/openid-configuration"
-	}
+	at := cmp.Or(k.issuer.DiscoveryURL, strings.TrimSuffix(k.issuer.URL, "/")+"/.well-known/openid-configuration")
 	data, err := k.from.documents.Get(ctx, at, k.roots)
 	if err != nil {
 		return nil, fmt.Errorf("discovery document %s: %w", at, err)

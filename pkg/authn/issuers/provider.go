@@ -36,13 +36,14 @@ const (
 	maxExpressionBytes = 4 << 10
 )
 
+var compiler = sync.OnceValue(authenticationcel.NewDefaultCompiler)
+
 var errTooManyTokens = errors.New("too many tokens of issuers of the logical cluster are being verified, try again")
 
 // provider authenticates tokens of one entry, which several configurations may share.
 type provider struct {
 	entry      *tenancyv1alpha1.JWTAuthenticator
 	keys       *keySet
-	compiler   func() authenticationcel.Compiler
 	disallowed []string
 	// home is the first logical cluster with the entry, and used the time of the last use.
 	home logicalcluster.Name
@@ -135,7 +136,7 @@ func (p *provider) build() {
 	}
 	jwt.Issuer.DiscoveryURL = "" // keys are fetched by keySet
 	p.tokens, p.err = oidc.New(p.keys.from.ctx, oidc.Options{
-		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: p.compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
+		JWTAuthenticator: jwt, KeySet: p.keys, Compiler: compiler(), SupportedSigningAlgs: oidc.AllValidSigningAlgorithms(),
 		DisallowedIssuers: p.disallowed,
 		// The library would use the client only for distributed claims, which are rejected.
 		Client: &http.Client{Transport: nowhere{}},

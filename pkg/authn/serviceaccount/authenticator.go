@@ -82,10 +82,7 @@ type signedClaims struct {
 // NewAuthenticator returns an Authenticator. It reads the key files.
 func NewAuthenticator(config Config) (*Authenticator, error) {
 	a := &Authenticator{config: config}
-	if err := a.Reload(); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, a.Reload()
 }
 
 // Reload reads the key files again. If that fails, the old keys remain in use.

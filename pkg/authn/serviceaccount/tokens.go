@@ -1,6 +1,7 @@
 package serviceaccount
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -98,10 +99,7 @@ func ClaimedCluster(token string) (logicalcluster.Name, bool) {
 
 // cluster returns the logical cluster that either of two claims names. A token whose claims differ has none.
 func (c *anyClaims) cluster() (logicalcluster.Name, bool) {
-	name := c.Kubernetes.ClusterName
-	if name == "" {
-		name = c.LegacyClusterName
-	}
+	name := cmp.Or(c.Kubernetes.ClusterName, c.LegacyClusterName)
 	several := c.LegacyClusterName != "" && c.LegacyClusterName != name
 	return name, !several && request.ValidClusterName(name)
 }
@@ -117,10 +115,7 @@ type Issuer struct {
 // NewIssuer returns an issuer that signs with the private key of a PEM file.
 func NewIssuer(issuerURL, signingKeyFile string) (*Issuer, error) {
 	i := &Issuer{url: issuerURL, file: signingKeyFile}
-	if err := i.Reload(); err != nil {
-		return nil, err
-	}
-	return i, nil
+	return i, i.Reload()
 }
 
 // Reload reads the signing key again. If that fails, the old key remains in use.
