@@ -126,14 +126,11 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
-	informer := param.informer.Load()
-	if informer == nil {
-		return param, nil
+	if informer := param.informer.Load(); informer != nil {
+		wait, cancel := context.WithTimeout(ctx, syncWait)
+		defer cancel()
+		_ = informer.WaitForSync(wait) // if it fails, evaluation of the policy reports an error
 	}
-	wait, cancel := context.WithTimeout(ctx, syncWait)
-	defer cancel()
-	// If it fails, evaluation of the policy reports an error.
-	_ = informer.WaitForSync(wait)
 	return param, nil
 }
 

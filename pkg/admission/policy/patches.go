@@ -155,10 +155,6 @@ type converters struct {
 	clusters *lru.Cache
 }
 
-func newConverters(clients *client.Factory) *converters {
-	return &converters{clients: clients, cache: lru.New(maxConverters), clusters: lru.New(maxClusters)}
-}
-
 func (c *converters) of(cluster logicalcluster.Name) (patch.TypeConverterManager, error) {
 	if found, ok := c.clusters.Get(cluster); ok {
 		return found.(patch.TypeConverterManager), nil

@@ -36,6 +36,7 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
 	"github.com/shardplane/shardplane/pkg/client"
@@ -365,7 +366,7 @@ func compileValidating(policy *validating.Policy) validating.Validator {
 
 // NewMutating returns the plugin that applies MutatingAdmissionPolicies.
 func NewMutating(c Config, policies *replicas.Dual[*mutating.Policy], bindings *replicas.Dual[*mutating.PolicyBinding]) percluster.Mutator {
-	schemas := newConverters(c.Clients)
+	schemas := &converters{clients: c.Clients, cache: lru.New(maxConverters), clusters: lru.New(maxClusters)}
 	p := newPlugin(c, kind[*mutating.Policy, *mutating.PolicyBinding, mutating.PolicyEvaluator]{
 		name:     "mutating",
 		policies: policies,
