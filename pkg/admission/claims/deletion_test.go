@@ -41,7 +41,7 @@ type authRequest struct{ by, verb, object string }
 
 // update validates an update by sender and returns the authorization requests.
 func update(ctx context.Context, resource schema.GroupResource, subresource string, before, after lifetime, sender user.Info, decision authorizer.Decision, failure error) (requests []authRequest, err error) {
-	decides := func(by string) claims.AuthorizeFunc {
+	decides := func(by string) authorizer.AuthorizerFunc {
 		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 			requests = append(requests, authRequest{by, a.GetVerb(), a.GetAPIGroup() + "/" + a.GetResource() + "/" + a.GetNamespace() + "/" + a.GetName() + a.GetSubresource()})
 			return decision, "", failure

@@ -36,9 +36,6 @@ import (
 // workspace. Claims with different verbs may have different selectors.
 type Allows func(ctx context.Context, resource schema.GroupResource, verb string) (claims.Selection, error)
 
-// AuthorizeFunc authorizes a request.
-type AuthorizeFunc func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
-
 // Config configures the plugin.
 type Config struct {
 	// Allows is called with the verb create, and with the verb delete if an update determines a
@@ -46,7 +43,7 @@ type Config struct {
 	Allows Allows
 	// Through authorizes requests in a virtual workspace as if their senders sent them again. Bound applies
 	// the maximal permission policy of the provider of a bound API.
-	Through, Bound AuthorizeFunc
+	Through, Bound authorizer.AuthorizerFunc
 }
 
 // NewClaims returns the plugin.
@@ -195,7 +192,7 @@ func (c Config) checkDeletion(ctx context.Context, a admission.Attributes, claim
 	}
 }
 
-func authorizeDeletion(ctx context.Context, a admission.Attributes, field string, decides AuthorizeFunc) error {
+func authorizeDeletion(ctx context.Context, a admission.Attributes, field string, decides authorizer.AuthorizerFunc) error {
 	decision, reason, err := decides(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: "delete", Namespace: a.GetNamespace(), Name: a.GetName(), ResourceRequest: true,
 		APIGroup: a.GetResource().Group, APIVersion: a.GetResource().Version, Resource: a.GetResource().Resource,
