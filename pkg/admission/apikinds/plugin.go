@@ -392,8 +392,5 @@ func (c Config) reference(ctx context.Context, u user.Info, cluster logicalclust
 		}
 		found = provider != ""
 	}
-	if provider == "" {
-		provider = logicalcluster.Name(path + ":-")
-	}
-	return provider, found && export != "", err
+	return cmp.Or(provider, logicalcluster.Name(path+":-")), found && export != "", err
 }

@@ -261,11 +261,6 @@ func validSizes(a admission.Attributes) error {
 	return nil
 }
 
-func validOwners(a admission.Attributes) error {
-	return limitCount(a, maxOwners, func(obj runtime.Object) int { return metadataOf(obj).owners },
-		"metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners")
-}
-
 // validMetadata rejects metadata with many or large errors before upstream's validation finds all of them. Each
 // error about a second controller contains all owners.
 func validMetadata(a admission.Attributes) error {

@@ -63,13 +63,6 @@ type name struct {
 	by   privilege
 }
 
-func (n name) matches(key string) bool {
-	if strings.HasSuffix(n.text, "/") {
-		return strings.HasPrefix(key, n.text)
-	}
-	return key == n.text
-}
-
 // internalAPIs is the prefix of metadata that servers set for bound APIs.
 const internalAPIs = "internal.apis.kcp.io/"
 
@@ -129,7 +122,7 @@ func lookUp(names []name, key string) (name, bool) {
 		return name{}, false
 	}
 	for _, n := range names {
-		if n.matches(key) {
+		if key == n.text || strings.HasSuffix(n.text, "/") && strings.HasPrefix(key, n.text) {
 			return n, true
 		}
 	}
