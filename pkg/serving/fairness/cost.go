@@ -53,6 +53,10 @@ type listKey struct {
 	paged bool
 }
 
+func listKeyOf(r *http.Request, cluster request.Cluster, info *apirequest.RequestInfo) listKey {
+	return listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}
+}
+
 func newCosts() *costs { return &costs{lists: lru.New(rememberedLists), watches: map[collection]int{}} }
 
 // estimate implements fcrequest.WorkEstimatorFunc. Requests do not wait for the cost of watches.
@@ -65,9 +69,8 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	cluster, _ := request.ClusterFrom(r.Context())
 	switch info.Verb {
 	case "list", "watch":
-		key := listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}
-		if bytes, known := c.lists.Get(key); known && (info.Verb == "list" || requestsInitialEvents(r)) {
-			estimate.InitialSeats = seatsFor(bytes.(int64))
+		if bytes, known := c.lists.Get(listKeyOf(r, cluster, info)); known && (info.Verb == "list" || requestsInitialEvents(r)) {
+			estimate.InitialSeats = uint64(min(1+bytes.(int64)/bytesPerSeat, maxSeats)) //nolint:gosec // between 1 and 10
 		}
 	case "create", "update", "patch", "delete", "deletecollection":
 		of := collectionOf(cluster, info)
@@ -97,14 +100,6 @@ func requestsInitialEvents(r *http.Request) bool {
 	query := r.URL.Query()
 	version := query.Get("resourceVersion")
 	return query.Get("sendInitialEvents") == "true" || version == "" || version == "0"
-}
-
-func seatsFor(bytes int64) uint64 {
-	return uint64(min(1+bytes/bytesPerSeat, maxSeats)) //nolint:gosec // between 1 and 10
-}
-
-func (c *costs) record(r *http.Request, cluster request.Cluster, info *apirequest.RequestInfo, bytes int64) {
-	c.lists.Add(listKey{collectionOf(cluster, info), r.URL.Query().Has("limit")}, bytes)
 }
 
 func (c *costs) watched(of collection) (forget func()) {

@@ -17,6 +17,7 @@
 package fairness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (f *Fairness) recording(next http.Handler) http.Handler {
 		counted := &countingWriter{ResponseWriter: w}
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(counted), r)
 		if counted.code == http.StatusOK {
-			f.costs.record(r, cluster, info, counted.bytes)
+			f.costs.lists.Add(listKeyOf(r, cluster, info), counted.bytes)
 		}
 	})
 }
@@ -122,9 +123,7 @@ func (w *countingWriter) WriteHeader(code int) {
 }
 
 func (w *countingWriter) Write(p []byte) (int, error) {
-	if w.code == 0 {
-		w.code = http.StatusOK
-	}
+	w.code = cmp.Or(w.code, http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)
 	return n, err
@@ -304,15 +303,8 @@ func (o *Options) New(registerer prometheus.Registerer) *Fairness {
 		return nil
 	}
 	limits := o.Limits
-	if limits.Seats == 0 {
-		limits.Seats = max(leastSeats, seatsPerCore*cores())
-	}
-	if limits.FlowSeats == 0 {
-		limits.FlowSeats = max(1, cores()/coresPerFlowSeat)
-	}
-	if limits.AloneSeats == 0 {
-		limits.AloneSeats = limits.Seats / 2
-	}
-	limits.FlowSeats, limits.AloneSeats = min(limits.FlowSeats, limits.Seats), min(limits.AloneSeats, limits.Seats)
+	limits.Seats = cmp.Or(limits.Seats, max(leastSeats, seatsPerCore*cores()))
+	limits.FlowSeats = min(limits.Seats, cmp.Or(limits.FlowSeats, max(1, cores()/coresPerFlowSeat)))
+	limits.AloneSeats = min(limits.Seats, cmp.Or(limits.AloneSeats, limits.Seats/2))
 	return NewFairness(limits, registerer)
 }

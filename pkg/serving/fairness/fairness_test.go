@@ -114,7 +114,7 @@ func TestWatchesReleaseTheirSeatAfterInitialEvents(t *testing.T) {
 	require.Equal(t, 5*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "the number of objects is unknown, and at least one")
 	info, _ := apirequest.RequestInfoFrom(all.Context())
 	cluster, _ := request.ClusterFrom(all.Context())
-	f.costs.record(all, cluster, info, 100*bytesPerObject)
+	f.costs.lists.Add(listKeyOf(all, cluster, info), int64(100*bytesPerObject))
 	require.Equal(t, 500*watchCost, f.costs.estimate(all, "", "").AdditionalLatency, "the cost must include all objects")
 	elsewhere := f.costs.estimate(requestOf(t.Context(), "d", "update", "", tenant), "", "")
 	require.Zero(t, elsewhere.AdditionalLatency, "watchers of other logical clusters must not count")
