@@ -184,8 +184,7 @@ func mayReviewDeeply(ctx context.Context) bool {
 }
 
 func isDeepReview(ctx context.Context) bool {
-	deep, _ := ctx.Value(deepReviewKey{}).(bool)
-	return deep
+	return ctx.Value(deepReviewKey{}) != nil
 }
 
 // ReviewOf returns an access review for a user, which the caller completes.

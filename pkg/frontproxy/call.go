@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -308,9 +309,7 @@ func (rec *record) WriteHeader(code int) {
 }
 
 func (rec *record) Write(p []byte) (int, error) {
-	if rec.code == 0 {
-		rec.code = http.StatusOK
-	}
+	rec.code = cmp.Or(rec.code, http.StatusOK)
 	n, err := rec.ResponseWriter.Write(p)
 	rec.bytes += int64(n)
 	return n, err
@@ -341,9 +340,7 @@ func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGr
 		inFlight.Inc()
 		defer func() { //nolint:contextcheck // it has the context of the request
 			inFlight.Dec()
-			if rec.code == 0 {
-				rec.code = statusClientClosed
-			}
+			rec.code = cmp.Or(rec.code, statusClientClosed)
 			m.requestsTotal.WithLabelValues(rec.shard, codeLabel(rec.code)).Inc()
 			audit(r, rec, start)
 			took := time.Since(start)

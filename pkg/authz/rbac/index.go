@@ -1,6 +1,7 @@
 package rbac
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,10 +208,7 @@ func subjectOf(subject rbacv1.Subject, namespace string) (subjectKey, bool) {
 	case rbacv1.GroupKind:
 		return subjectKey{kindGroup, subject.Name, namespace}, true
 	case rbacv1.ServiceAccountKind:
-		of := subject.Namespace
-		if of == "" {
-			of = namespace
-		}
+		of := cmp.Or(subject.Namespace, namespace)
 		return subjectKey{kindUser, serviceaccount.MakeUsername(of, subject.Name), namespace}, of != ""
 	default:
 		return subjectKey{}, false

@@ -387,15 +387,11 @@ func notFound(ref rbacv1.RoleRef) error {
 // rulesIn implements Authorizer.RulesIn.
 func (i *Index) rulesIn(ctx context.Context, name, system logicalcluster.Name, ref rbacv1.RoleRef, namespace string) ([]rbacv1.PolicyRule, error) {
 	own, ofSystem := i.pair(name, system)
-	c := own
-	if c == nil {
-		c = &cluster{}
-	}
 	var missing error
 	var rules collected
 	found := newGrants(own, ofSystem)
 	defer found.release()
-	found.add(c, &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
+	found.add(cmp.Or(own, &cluster{}), &binding{objectKey: objectKey{namespace: namespace}, ref: ref}, subjectKey{})
 	_, err := found.visit(ctx, func(_ *binding, _ subjectKey, rule *rbacv1.PolicyRule) bool {
 		if rule == nil {
 			missing = notFound(ref)

@@ -7,6 +7,7 @@
 package inprocess
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,7 @@ func received(r *http.Request, ctx context.Context) *http.Request { //nolint:rev
 	inner.Proto, inner.ProtoMajor, inner.ProtoMinor = "HTTP/2.0", 2, 0
 	inner.RequestURI, inner.RemoteAddr = r.URL.RequestURI(), remoteAddr
 	inner.URL.Scheme, inner.URL.Host = "", ""
-	if inner.Host == "" {
-		inner.Host = r.URL.Host
-	}
+	inner.Host = cmp.Or(inner.Host, r.URL.Host)
 	switch {
 	case inner.Body == nil:
 		inner.Body = http.NoBody

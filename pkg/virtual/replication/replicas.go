@@ -10,6 +10,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,9 +79,7 @@ type offering struct {
 
 // NewReplicationVirtualWorkspace returns Replicas, which follow nothing before Run.
 func NewReplicationVirtualWorkspace(config Config) *Replicas {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
+	config.Clock = cmp.Or[clock.WithTicker](config.Clock, clock.RealClock{})
 	x := &Replicas{config: config, changed: make(chan struct{}, 1), consumed: map[client.Key]bool{}, followers: map[source]*follower{}, watches: map[*openWatch]struct{}{}}
 	follow(x, config.Exports, func(export *apisv1alpha2.APIExport) bool {
 		return slices.ContainsFunc(export.Spec.Resources, func(r apisv1alpha2.ResourceSchema) bool { return r.Storage.Virtual != nil })
