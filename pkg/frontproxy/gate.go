@@ -86,11 +86,6 @@ func (v *accessRequest) at(target workspaceindex.Target, virtualWorkspace string
 	v.cluster, v.virtualWorkspace, v.shard, v.accessKey = target.Cluster.String(), virtualWorkspace, shard, accessKeyOf(v.user, target.Cluster, virtualWorkspace)
 }
 
-func (v *accessRequest) authorized() {
-	v.accessCache.Add(v.accessKey, nil, accessTTL)
-	v.release()
-}
-
 func (v *accessRequest) readyIn() time.Duration {
 	return max(0, time.Until(v.arrived.Add(v.resolver.ready)))
 }
@@ -110,7 +105,8 @@ func (v *accessRequest) identify(header http.Header) {
 func (v *accessRequest) mustConceal(ctx context.Context, res *http.Response) bool {
 	switch access := takeAccessHeader(res.Header); {
 	case access == "true":
-		v.authorized()
+		v.accessCache.Add(v.accessKey, nil, accessTTL)
+		v.release()
 		return false
 	case v.virtualWorkspace != "" && res.StatusCode < http.StatusBadRequest:
 		return true // the virtual workspace exists even if it shows no objects of the logical cluster
