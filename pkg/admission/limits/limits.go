@@ -84,7 +84,8 @@ func NewLimits(c Config) percluster.Plugin {
 // admit changes nothing, and rejects objects that are expensive to validate.
 func admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	owners := func(obj runtime.Object) int { return metadataOf(obj).owners }
-	if err := limitCount(a, maxOwners, owners, "metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners"); err != nil {
+	const message = "metadata.ownerReferences has %d entries, at most %d allowed: use one owner, and let that object reference the other owners"
+	if err := limitCount(a, maxOwners, owners, message); err != nil {
 		return err
 	}
 	return validMetadata(a)

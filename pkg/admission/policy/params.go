@@ -216,16 +216,14 @@ func (p *Params) start(ctx context.Context, opened *param, gvk schema.GroupVersi
 		p.kinds[opened.cluster] = map[schema.GroupVersionKind]*param{}
 	}
 	p.kinds[opened.cluster][gvk] = opened
-	informer := opened.informer.Load()
-	if informer == nil {
-		return opened
+	if informer := opened.informer.Load(); informer != nil {
+		ctx, opened.unwatch = context.WithCancel(ctx)
+		p.watches.Go(func() {
+			if err := informer.Run(ctx); err != nil {
+				klog.FromContext(ctx).Error(err, "Failed to watch parameters of policies", "logicalCluster", opened.cluster, "kind", gvk)
+			}
+		})
 	}
-	ctx, opened.unwatch = context.WithCancel(ctx)
-	p.watches.Go(func() {
-		if err := informer.Run(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Failed to watch parameters of policies", "logicalCluster", opened.cluster, "kind", gvk)
-		}
-	})
 	return opened
 }
 

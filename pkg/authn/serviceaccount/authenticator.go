@@ -82,7 +82,8 @@ type signedClaims struct {
 // NewAuthenticator returns an Authenticator. It reads the key files.
 func NewAuthenticator(config Config) (*Authenticator, error) {
 	a := &Authenticator{config: config}
-	return a, a.Reload()
+	err := a.Reload()
+	return a, err
 }
 
 // Reload reads the key files again. If that fails, the old keys remain in use.

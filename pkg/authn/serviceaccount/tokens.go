@@ -115,7 +115,8 @@ type Issuer struct {
 // NewIssuer returns an issuer that signs with the private key of a PEM file.
 func NewIssuer(issuerURL, signingKeyFile string) (*Issuer, error) {
 	i := &Issuer{url: issuerURL, file: signingKeyFile}
-	return i, i.Reload()
+	err := i.Reload()
+	return i, err
 }
 
 // Reload reads the signing key again. If that fails, the old key remains in use.

@@ -227,7 +227,9 @@ func (i *Index) Follow(informers Informers) {
 	follow(informers.ClusterRoleBindings.Own(), &i.fresh, resourceClusterRoleBindings, i.setClusterRoleBinding, i.removeBinding)
 }
 
-func follow[T client.Object](informer *client.Informer[T], fresh *freshness, resource resourceIndex, set func(T), remove func(metav1.Object)) {
+func follow[T client.Object](
+	informer *client.Informer[T], fresh *freshness, resource resourceIndex, set func(T), remove func(metav1.Object),
+) {
 	saw := func(obj T) {
 		if version, err := strconv.ParseUint(obj.GetResourceVersion(), 10, 64); err == nil {
 			fresh.saw(resource, version)

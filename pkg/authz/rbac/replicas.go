@@ -48,7 +48,9 @@ func (s *Shards) Follow(informers Informers) {
 
 // followOthers follows all replicas of an object, and not only the preferred one. Objects that are being
 // deleted grant no permissions on other shards.
-func followOthers[T client.Object](s *Shards, dual *replicas.Dual[T], set func(*Index, T), remove func(*Index, metav1.Object)) {
+func followOthers[T client.Object](
+	s *Shards, dual *replicas.Dual[T], set func(*Index, T), remove func(*Index, metav1.Object),
+) {
 	others := dual.Others()
 	if others == nil {
 		return

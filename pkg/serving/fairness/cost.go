@@ -69,7 +69,8 @@ func (c *costs) estimate(r *http.Request, _, _ string) fcrequest.WorkEstimate {
 	cluster, _ := request.ClusterFrom(r.Context())
 	switch info.Verb {
 	case "list", "watch":
-		if bytes, known := c.lists.Get(listKeyOf(r, cluster, info)); known && (info.Verb == "list" || requestsInitialEvents(r)) {
+		bytes, known := c.lists.Get(listKeyOf(r, cluster, info))
+		if known && (info.Verb == "list" || requestsInitialEvents(r)) {
 			estimate.InitialSeats = uint64(min(1+bytes.(int64)/bytesPerSeat, maxSeats)) //nolint:gosec // between 1 and 10
 		}
 	case "create", "update", "patch", "delete", "deletecollection":

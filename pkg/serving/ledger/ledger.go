@@ -170,8 +170,9 @@ func (l *Ledger) TakeFor(ctx context.Context, n int64) (give func(), err error) 
 	return func() { l.Give(h, n) }, nil
 }
 
-// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0. In the
-// front-proxy, requests have no info. Exempt users are neither counted nor rejected, because their writes for one tenant do not affect others.
+// Wrap returns the filter that applies the limits. count returns how much of the resource a request uses, or 0. The
+// request info is nil in the front-proxy. Exempt users are neither counted nor rejected, because their writes for one
+// tenant do not affect others.
 func (l *Ledger) Wrap(next http.Handler, count func(*http.Request, *apirequest.RequestInfo) int64, refuse Refuse) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if identity.IsExempt(r.Context()) {
