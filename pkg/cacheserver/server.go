@@ -38,8 +38,8 @@ import (
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/serving/metriclabels"
 	"github.com/shardplane/shardplane/pkg/storage"
-	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/pkg/storage/encryption"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 )
 
 // Server is a cache server with open data and an open port. It does not serve before Run.
