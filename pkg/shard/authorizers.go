@@ -105,8 +105,8 @@ func (q *accessReview) review(u user.Info) *authorizationv1.SubjectAccessReview 
 // virtualWorkspace is a type of virtual workspace.
 type virtualWorkspace interface {
 	// Needs returns the attributes that the user of the virtual workspace must be allowed in the logical cluster that
-	// grants it.
-	Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes
+	// grants it, or an error while they are unknown.
+	Needs(ctx context.Context, a authorizer.Attributes) (authorizer.Attributes, error)
 	Permits(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error)
 	Shows(ctx context.Context) bool
 	// Serve serves a request, usually by next in the logical clusters of the objects, or else returns an error.
@@ -129,7 +129,10 @@ func (v virtualWorkspaces) of(ctx context.Context) virtualWorkspace {
 // replicated rules and its required groups are evaluated. The response time of a review there would disclose the
 // logical cluster.
 func (v virtualWorkspaces) Opens(ctx context.Context, a authorizer.Attributes, next authorizer.Authorizer) (authorizer.Decision, string, error) {
-	needs := v.of(ctx).Needs(ctx, a)
+	needs, err := v.of(ctx).Needs(ctx, a)
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", err
+	}
 	granting, _ := request.ClusterFrom(ctx)
 	if granting.Name == "" || v.local(granting.Name) || identity.MemberOf(ctx, a.GetUser(), user.SystemPrivilegedGroup) {
 		return next.Authorize(ctx, needs)

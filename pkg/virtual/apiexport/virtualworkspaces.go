@@ -47,12 +47,12 @@ type VirtualWorkspaces struct {
 }
 
 // Needs returns the permission that is required for access: the request's verb on apiexports/content, also for discovery.
-func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) (authorizer.Attributes, error) {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
 		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: request.VirtualWorkspaceFrom(ctx).Name,
-	}
+	}, nil
 }
 
 // Permits implements authz.VirtualWorkspaces: in one logical cluster, a binding must give the export access. Claimed

@@ -121,13 +121,13 @@ func entryOf(ctx context.Context) entry {
 }
 
 // Needs returns the permission that is required for access: the verb initialize, or terminate, on the type.
-func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) (authorizer.Attributes, error) {
 	e := entryOf(ctx)
 	gv := tenancyv1alpha1.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: e.verb, ResourceRequest: true,
 		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "workspacetypes", Name: e.workspaceType.Name,
-	}
+	}, nil
 }
 
 // Permits implements authz.VirtualWorkspaces.

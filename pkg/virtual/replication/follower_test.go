@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -345,6 +347,18 @@ func TestUnknownOffer(t *testing.T) {
 	require.True(t, apierrors.IsServiceUnavailable(err), err)
 	_, later := apierrors.SuggestsClientDelay(err)
 	require.True(t, later, err)
+
+	options := client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}
+	unread := kinds.CachedResourceEndpointSlices.Informer(s.config.Cache.Wildcard(), options)
+	s.config.Slices = replicas.NewDual(unread, nil, replicas.DualOptions{})
+	ctx := request.WithScope(t.Context(), request.Scope{VirtualWorkspace: &request.VirtualWorkspace{Name: "unknown"}})
+	v := &VirtualWorkspaces{Replicas: &Replicas{config: s.config}}
+	_, needs := v.Needs(ctx, authorizer.AttributesRecord{})
+	_, _, permits := v.Permits(ctx, nil)
+	_, serves := v.definition(ctx, &genericapirequest.RequestInfo{})
+	for _, err := range []error{needs, permits, serves} {
+		require.ErrorIs(t, err, client.ErrIncomplete)
+	}
 }
 
 // TestLimitsOfRequestedOfferings: the number of offerings without consumers is limited, for one logical cluster and in total.

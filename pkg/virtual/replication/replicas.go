@@ -182,30 +182,37 @@ func (x *Replicas) sourceOf(export *apisv1alpha2.APIExport, r *apisv1alpha2.Reso
 	return source{provider, of, virtual.IdentityHash}, nil
 }
 
-// cachedBy returns the cached resource of an endpoint slice, and its kind.
-func (x *Replicas) cachedBy(provider logicalcluster.Name, kind, slice string) (cached *cachev1alpha1.CachedResource, of string, err error) {
-	name, all := "", x.config.Cached
+// sliceOf returns the names of the export and of the cached resource in an endpoint slice.
+func (x *Replicas) sliceOf(provider logicalcluster.Name, kind, slice string) (export, cached string, err error) {
 	switch kind {
 	case apis.CachedSliceKind:
-		of = "CachedResource"
 		var s *cachev1alpha1.CachedResourceEndpointSlice
 		if s, err = x.config.Slices.Get(provider, "", slice); err == nil {
-			name = s.Spec.CachedResource.Name
+			export, cached = s.Spec.APIExport.Name, s.Spec.CachedResource.Name
 		}
 	case apis.ClusterCachedSliceKind:
-		of, all = "ClusterCachedResource", x.config.ClusterCached
 		var s *kinds.ClusterCachedResourceEndpointSlice
 		if s, err = x.config.ClusterSlices.Get(provider, "", slice); err == nil {
-			name = s.Spec.ClusterCachedResource.Name
+			export, cached = s.Spec.APIExport.Name, s.Spec.ClusterCachedResource.Name
 		}
 	default:
-		return nil, "", errors.New("the APIExport does not refer to an endpoint slice of a cached resource")
+		err = errors.New("the APIExport does not refer to an endpoint slice of a cached resource")
 	}
+	return export, cached, err
+}
+
+// cachedBy returns the cached resource of an endpoint slice, and its kind.
+func (x *Replicas) cachedBy(provider logicalcluster.Name, kind, slice string) (cached *cachev1alpha1.CachedResource, of string, err error) {
+	_, name, err := x.sliceOf(provider, kind, slice)
 	if apierrors.IsNotFound(err) {
 		return nil, "", fmt.Errorf("the %s %s of the provider does not exist", kind, slice)
 	}
 	if err != nil {
 		return nil, "", err
+	}
+	of, all := "CachedResource", x.config.Cached
+	if kind == apis.ClusterCachedSliceKind {
+		of, all = "ClusterCachedResource", x.config.ClusterCached
 	}
 	cached, err = all.Get(provider, "", name)
 	if apierrors.IsNotFound(err) {

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,52 +202,56 @@ type offer struct {
 	resource *apisv1alpha2.ResourceSchema
 }
 
-// offerOf returns the offer through an endpoint slice, or nil.
-func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) *offer {
+// offerOf returns the offer through an endpoint slice, or nil. It returns an error if there is none in the loaded
+// objects, but those of other shards are not loaded yet.
+func (x *Replicas) offerOf(provider logicalcluster.Name, slice string) (*offer, error) {
+	var unknown error
 	for _, kind := range []string{apis.CachedSliceKind, apis.ClusterCachedSliceKind} {
-		name := ""
-		if s, err := x.config.Slices.Get(provider, "", slice); err == nil && kind == apis.CachedSliceKind {
-			name = s.Spec.APIExport.Name
+		name, _, err := x.sliceOf(provider, kind, slice)
+		var export *apisv1alpha2.APIExport
+		if err == nil {
+			export, err = x.config.Exports.Get(provider, "", name)
 		}
-		if s, err := x.config.ClusterSlices.Get(provider, "", slice); err == nil && kind == apis.ClusterCachedSliceKind {
-			name = s.Spec.APIExport.Name
-		}
-		export, err := x.config.Exports.Get(provider, "", name)
-		if name == "" || err != nil {
+		if err != nil {
+			if !apierrors.IsNotFound(err) {
+				unknown = err
+			}
 			continue
 		}
 		for i := range export.Spec.Resources {
 			virtual := export.Spec.Resources[i].Storage.Virtual
 			if virtual != nil && apis.CachedSliceKindOf(virtual.Reference) == kind && virtual.Reference.Name == slice {
-				return &offer{export, &export.Spec.Resources[i]}
+				return &offer{export, &export.Spec.Resources[i]}, nil
 			}
 		}
 	}
-	return nil
+	return nil, unknown
 }
 
-func (v *VirtualWorkspaces) offered(ctx context.Context) *offer {
+func (v *VirtualWorkspaces) offered(ctx context.Context) (*offer, error) {
 	provider, _ := request.ClusterFrom(ctx)
 	return v.Replicas.offerOf(provider.Name, request.VirtualWorkspaceFrom(ctx).Name)
 }
 
 // Needs returns the permission that is required for access: the request's verb on apiexports/content of the export.
-func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (v *VirtualWorkspaces) Needs(ctx context.Context, a authorizer.Attributes) (authorizer.Attributes, error) {
 	name := "-" // not a valid name of an export
-	if o := v.offered(ctx); o != nil {
+	o, err := v.offered(ctx)
+	if o != nil {
 		name = o.export.Name
 	}
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: a.GetVerb(), ResourceRequest: true,
 		APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apiexports", Subresource: "content", Name: name,
-	}
+	}, err
 }
 
 // Permits implements authz.VirtualWorkspaces. It also permits writes, which are rejected with 405 Method Not Allowed.
 func (v *VirtualWorkspaces) Permits(ctx context.Context, _ authorizer.Attributes) (authorizer.Decision, string, error) {
 	if !v.Shows(ctx) {
-		return authorizer.DecisionDeny, "no APIBinding in the logical cluster refers to the APIExport of the endpoint slice", nil
+		_, err := v.offered(ctx)
+		return authorizer.DecisionDeny, "no APIBinding in the logical cluster refers to the APIExport of the endpoint slice", err
 	}
 	return authorizer.DecisionAllow, "", nil
 }
@@ -257,8 +262,8 @@ func (v *VirtualWorkspaces) Shows(ctx context.Context) bool {
 	if in.Wildcard {
 		return true
 	}
-	o := v.offered(ctx)
-	return o != nil && v.Bindings.Binds(in.Name, client.KeyOf(o.export))
+	o, err := v.offered(ctx)
+	return err == nil && o != nil && v.Bindings.Binds(in.Name, client.KeyOf(o.export))
 }
 
 // Serve redirects a request to the consumers, or returns an error.
@@ -279,11 +284,13 @@ func (v *VirtualWorkspaces) Serve(w http.ResponseWriter, r *http.Request, info *
 }
 
 func (v *VirtualWorkspaces) definition(ctx context.Context, info *genericapirequest.RequestInfo) (*definitions.Definition, error) {
-	o, scope := v.offered(ctx), request.ScopeFrom(ctx)
+	o, err := v.offered(ctx)
+	scope := request.ScopeFrom(ctx)
 	in := scope.VirtualWorkspace.In
 	switch {
 	case o == nil:
-		return nil, request.NotFound("the endpoint slice does not exist, or no APIExport in its logical cluster offers a resource through it")
+		const message = "the endpoint slice does not exist, or no APIExport in its workspace offers a resource through it"
+		return nil, cmp.Or(err, error(request.NotFound(message)))
 	case !in.Wildcard && v.Inactive(in.Name):
 		return nil, request.StatusError(http.StatusForbidden, metav1.StatusReasonForbidden, "logical cluster is marked inactive")
 	case in.Wildcard && !scope.Mount.Wildcard(info.Verb, info.IsResourceRequest):

@@ -36,11 +36,11 @@ type VirtualWorkspaces struct {
 }
 
 // Needs returns the permission that is required for access: get on apibindings in the consumer.
-func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) authorizer.Attributes {
+func (*VirtualWorkspaces) Needs(_ context.Context, a authorizer.Attributes) (authorizer.Attributes, error) {
 	gv := apisv1alpha2.SchemeGroupVersion
 	return authorizer.AttributesRecord{
 		User: a.GetUser(), Verb: "get", ResourceRequest: true, APIGroup: gv.Group, APIVersion: gv.Version, Resource: "apibindings",
-	}
+	}, nil
 }
 
 // Permits implements authz.VirtualWorkspaces. The filter rejects everything except reading the schemas.
