@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"net/http"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -76,6 +77,16 @@ func TestUnknownGrantors(t *testing.T) {
 			require.Equal(t, of == nothing, err != nil, mount.Prefix)
 		}
 	}
+}
+
+// TestReady checks that external requests get 503 until the bindings are loaded, because consumers are unknown before.
+func TestReady(t *testing.T) {
+	l := &local{
+		logicalClusters: dualOf(t, kinds.LogicalClusters, all, replicas.DualOptions{}).Own(),
+		workspaces:      dualOf(t, kinds.Workspaces, all, replicas.DualOptions{}).Own(),
+	}
+	require.ErrorIs(t, l.ready(func() bool { return false })(&http.Request{}), errNotSynced)
+	require.NoError(t, l.ready(func() bool { return true })(&http.Request{}))
 }
 
 // TestSavedExports checks that an export which is missing in the snapshot may exist, with a policy, except on this

@@ -35,7 +35,7 @@ import (
 func (s *objectServers) chain(c *genericapiserver.Config) serving.Chain {
 	scopes := serving.Scopes{
 		Mounts: request.ShardMounts(), Resolve: s.local.resolve, Mounted: s.local.mounted, ResolveGrantor: s.grantingCluster, Inactive: s.local.inactive,
-		Watches: s.local.watches, Ready: s.local.ready, Codecs: registry.Codecs,
+		Watches: s.local.watches, Ready: s.local.ready(s.bindings.HasSynced), Codecs: registry.Codecs,
 	}
 	throttle, watched := serving.Watchdog(c, s.metrics)
 	waiter := newWorkspaceWaiter(s.requestAccess)

@@ -78,16 +78,18 @@ func (l *local) upsertWorkspace(obj *tenancyv1alpha1.Workspace) {
 
 func (l *local) hasSynced() bool { return l.logicalClusters.HasSynced() && l.workspaces.HasSynced() }
 
-// ready rejects external requests until hasSynced, because inactive and terminating logical clusters are unknown
-// before. The informers need the shard's own requests.
-func (l *local) ready(r *http.Request) error {
-	if l.hasSynced() || inprocess.Own(r.Context()) {
-		return nil
+// ready rejects external requests until hasSynced and bindings return true, because inactive and terminating logical
+// clusters, and the consumers of exports, are unknown before. The informers need the shard's own requests.
+func (l *local) ready(bindings func() bool) func(r *http.Request) error {
+	return func(r *http.Request) error {
+		if l.hasSynced() && bindings() || inprocess.Own(r.Context()) {
+			return nil
+		}
+		return errNotSynced
 	}
-	return errNotSynced
 }
 
-var errNotSynced error = request.Unavailable("this shard has not loaded all of its logical clusters yet, try again")
+var errNotSynced error = request.Unavailable("not all logical clusters and APIBindings are loaded yet, try again")
 
 // resolve resolves a path through workspaces of this shard. The front-proxy resolves all other paths.
 func (l *local) resolve(path logicalcluster.Path) (logicalcluster.Name, bool) {

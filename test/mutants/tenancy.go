@@ -15,8 +15,8 @@ var tenancy = []Mutant{
 		Name: "cold-paths", Rule: "a path must only be reported as absent if the shard has read its logical clusters",
 		Edits: []Edit{{
 			File:   "pkg/shard/local.go",
-			Before: `	if l.hasSynced() || inprocess.Own(r.Context()) {`,
-			After:  `	if l.shard != "" || inprocess.Own(r.Context()) {`,
+			Before: `		if l.hasSynced() && bindings() || inprocess.Own(r.Context()) {`,
+			After:  `		if l.shard != "" && bindings() || inprocess.Own(r.Context()) {`,
 		}},
 		CaughtBy: "./pkg/shard", Test: "TestStarting",
 	},
