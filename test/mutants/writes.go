@@ -36,8 +36,8 @@ var writes = []Mutant{
 		Name: "growing-updates", Rule: "a shard that is nearly full rejects writes of tenants that increase its size",
 		Edits: []Edit{{
 			File:   "pkg/admission/limits/limits.go",
-			Before: `	if !isLimited(cluster) || !w.create && !grows(w) {`,
-			After:  `	if !isLimited(cluster) || !w.create {`,
+			Before: `	if !isLimited(cluster) || !w.create && !grows(w) && (`,
+			After:  `	if !isLimited(cluster) || !w.create && (`,
 		}},
 		CaughtBy: "./pkg/admission/limits", Test: "TestLimits",
 	},

@@ -9,6 +9,7 @@ import (
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +35,7 @@ func (s stored) UsesMost(owner string) bool          { return s.most == owner }
 // use most, but never of root and the system.
 func TestOwners(t *testing.T) {
 	workspace := &unstructured.Unstructured{Object: map[string]any{}}
+	ended := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}}
 	used := func(objects, bytes, workspaces int64) toplevel.Usage {
 		return toplevel.Usage{Amount: subtrees.Amount{Objects: objects, Bytes: bytes}, Workspaces: workspaces}
 	}
@@ -66,6 +68,12 @@ func TestOwners(t *testing.T) {
 		"other owner when full":                 {path: "root:org", filling: true, full: true, resource: configMaps, obj: configMapOf(1), want: "the shard is nearly full", code: http.StatusInsufficientStorage},
 		"root when full":                        {path: "root", filling: true, full: true, resource: configMaps, obj: configMapOf(1)},
 		"system logical cluster when full":      {path: "system:admin", filling: true, full: true, resource: configMaps, obj: configMapOf(1)},
+		"shrinking update when full": {
+			path: "root:org", full: true, resource: configMaps, obj: configMapOf(1), old: configMapOf(2),
+			want: "the shard is nearly full", code: http.StatusInsufficientStorage,
+		},
+		"completed deletion when full": {path: "root:org", full: true, resource: configMaps, obj: ended, old: ended},
+		"update of root when full":     {path: "root", full: true, resource: configMaps, obj: workspace, old: workspace},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lc := ready(nil)
@@ -75,6 +83,7 @@ func TestOwners(t *testing.T) {
 				cluster = logicalcluster.Name(tc.path)
 			}
 			s := state{full: tc.full, filling: tc.filling, clusters: map[logicalcluster.Name]*corev1alpha1.LogicalCluster{cluster: lc}}
+			s.historyFull = tc.full
 			p := NewLimits(Config{
 				Usage: s, LogicalCluster: s.of, Homes: HomeLimits{Objects: 100, Bytes: 1000, Workspaces: 10},
 				Owners: stored{used: tc.used, known: !tc.unknown, most: "root:most"},

@@ -64,9 +64,11 @@ type Usage interface {
 	Of(cluster logicalcluster.Name) (usage.Usage, bool)
 	// OfKind returns the usage of a replicated resource in a logical cluster. It is not known for other resources.
 	OfKind(cluster logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool)
-	// Full and Filling report whether the shard has no, or little, capacity for tenants.
+	// Full and Filling report whether the shard has no, or little, capacity for tenants. HistoryFull reports whether it is
+	// full and has no capacity for the former values of objects either.
 	Full() bool
 	Filling() bool
+	HistoryFull() bool
 }
 
 type plugin struct {
@@ -262,7 +264,7 @@ func insufficient(a admission.Attributes, reason string) error {
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInsufficientStorage,
 		Reason:  metav1.StatusReasonUnknown,
-		Message: fmt.Sprintf("%s cannot be stored: %s; only deletes and updates that do not grow an object are accepted until the operator frees storage", a.GetResource().GroupResource(), reason),
+		Message: fmt.Sprintf("%s cannot be stored: %s; only deletes and few updates that do not grow an object are accepted until the operator frees storage", a.GetResource().GroupResource(), reason),
 		Details: &metav1.StatusDetails{Group: a.GetResource().Group, Kind: a.GetResource().Resource, Name: a.GetName()},
 	}}
 }
@@ -277,10 +279,12 @@ type Owners interface {
 
 var workspaces = tenancyv1alpha1.Resource("workspaces")
 
-// withinStorage rejects growth if the shard is nearly full: first of the owners that use most storage, then
-// of all owners. Root and system logical clusters are exempt, and are limited by etcd only.
+// withinStorage rejects growth if the shard is nearly full: first of the owners that use most storage, then of all.
+// While HistoryFull, it also rejects their other updates. Root and system logical clusters are limited by etcd only.
 func (p *plugin) withinStorage(ctx context.Context, w write, cluster logicalcluster.Name, lc *corev1alpha1.LogicalCluster) error {
-	if !isLimited(cluster) || !w.create && !grows(w) {
+	m, err := meta.Accessor(w.GetObject())
+	deletes := err == nil && m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 // stores nothing
+	if !isLimited(cluster) || !w.create && !grows(w) && (deletes || !p.c.Usage.HistoryFull()) {
 		return nil
 	}
 	// Members of system:masters can free storage.

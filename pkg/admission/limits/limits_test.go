@@ -33,13 +33,14 @@ import (
 )
 
 type state struct {
-	usage, types           usage.Usage // types are of WorkspaceTypes
-	unknown, full, filling bool
-	clusters               map[logicalcluster.Name]*corev1alpha1.LogicalCluster
+	usage, types                        usage.Usage // types are of WorkspaceTypes
+	unknown, full, filling, historyFull bool
+	clusters                            map[logicalcluster.Name]*corev1alpha1.LogicalCluster
 }
 
 func (s state) Of(logicalcluster.Name) (usage.Usage, bool) { return s.usage, !s.unknown }
 func (s state) Full() bool                                 { return s.full }
+func (s state) HistoryFull() bool                          { return s.historyFull }
 func (s state) Filling() bool                              { return s.filling || s.full }
 func (s state) OfKind(_ logicalcluster.Name, resource schema.GroupResource) (usage.Usage, bool) {
 	return s.types, !s.unknown && (resource == types || resource == roles)

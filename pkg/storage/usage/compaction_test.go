@@ -128,15 +128,15 @@ func TestCompactsEarly(t *testing.T) {
 	for range 2 { // servers one after the other
 		u.count()
 		history := &u.counter.quota.history
-		history.compacted = history.superseded.Load() // it need not compact what was before it
+		history.compacted.Store(history.superseded.Load()) // it need not compact what was before it
 		for range 2 {
-			compacted, revisions := history.compacted, []int64(nil)
-			for history.compacted == compacted {
+			compacted, revisions := history.compacted.Load(), []int64(nil)
+			for history.compacted.Load() == compacted {
 				revisions = append(revisions, u.write(size))
 				require.True(t, u.has(revisions[0]))
 				require.NoError(t, history.run(t.Context(), u.client, enough))
 			}
-			require.InDelta(t, enough+size/2, history.compacted-compacted, size/2)
+			require.InDelta(t, enough+size/2, history.compacted.Load()-compacted, size/2)
 			require.NoError(t, history.run(t.Context(), u.client, enough))
 			require.Equal(t, revisions[len(revisions)-2], history.before.revision)
 			require.True(t, u.has(history.before.revision), "the latest history must be kept")

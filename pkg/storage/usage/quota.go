@@ -151,8 +151,8 @@ const (
 )
 
 // compaction compacts the history of a nearly full etcd. Otherwise, a single tenant could fill the file with updates
-// that do not increase the size of an object. Such updates are still accepted, but the file also keeps the previous
-// value.
+// that do not increase the size of an object. Such updates are accepted until HistoryFull, but the file also keeps the
+// previous value.
 type compaction struct {
 	// enabled is false if the administrator has chosen to keep all history.
 	enabled bool
@@ -163,7 +163,7 @@ type compaction struct {
 	before, latest moment
 	noted          time.Time
 	// compacted is the value of superseded at the last compaction.
-	compacted int64
+	compacted atomic.Int64
 }
 
 // moment is a revision with the value of superseded.
@@ -178,7 +178,7 @@ func (c *compaction) record(revision int64, now time.Time) {
 // run compacts the history before the last moments if this releases enough bytes. A compaction interrupts
 // paginated lists and watches that resume from an earlier version, so it is not done for a few bytes.
 func (c *compaction) run(ctx context.Context, client *clientv3.Client, enough int64) error {
-	if !c.enabled || c.before.superseded-c.compacted < max(1, enough) {
+	if !c.enabled || c.before.superseded-c.compacted.Load() < max(1, enough) {
 		return nil
 	}
 	_, err := client.Compact(ctx, c.before.revision)
@@ -186,7 +186,7 @@ func (c *compaction) run(ctx context.Context, client *clientv3.Client, enough in
 	if err != nil && !byAnother {
 		return fmt.Errorf("compacting history up to revision %d: %w", c.before.revision, err)
 	}
-	c.compacted = c.before.superseded
+	c.compacted.Store(c.before.superseded)
 	if byAnother {
 		return nil
 	}

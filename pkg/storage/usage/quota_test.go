@@ -56,7 +56,7 @@ func TestFull(t *testing.T) {
 	require.False(t, q.full.Load(), "an etcd that reports no quota must not be full")
 }
 
-// TestQuotaCheck verifies a check after a hundredth of the quota was written.
+// TestQuotaCheck verifies a check after a hundredth of the quota was written, and that history may use two hundredths.
 func TestQuotaCheck(t *testing.T) {
 	client := clientv3.NewCtxClient(t.Context())
 	client.Maintenance = &member{quota: 1000}
@@ -70,6 +70,11 @@ func TestQuotaCheck(t *testing.T) {
 	q.wrote(1)
 	q.wrote(1000)
 	require.Len(t, q.trigger, 1)
+	q.full.Store(true)
+	q.history.superseded.Store(20)
+	require.True(t, (&Counter{quota: q}).HistoryFull())
+	q.history.compacted.Store(1)
+	require.False(t, (&Counter{quota: q}).HistoryFull())
 }
 
 // TestEmbedded checks an in-process etcd.

@@ -136,6 +136,13 @@ func (c *Counter) Storage() (inUse, quota int64) { return c.quota.inUse.Load(), 
 // Full reports whether etcd is so near its quota that the remaining space is reserved for system requests.
 func (c *Counter) Full() bool { return c.quota.full.Load() }
 
+// HistoryFull reports whether etcd is full, and writes have replaced so many bytes since the last compaction that
+// others must wait for the next one.
+func (c *Counter) HistoryFull() bool {
+	h := &c.quota.history
+	return c.Full() && h.superseded.Load()-h.compacted.Load() >= 2*c.quota.enough.Load()
+}
+
 // Filling reports whether so much of etcd's quota is in use that the largest users must stop writing.
 func (c *Counter) Filling() bool { return c.quota.filling.Load() }
 
