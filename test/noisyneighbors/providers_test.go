@@ -33,7 +33,17 @@ func providers(t *testing.T, w *world) {
 	}
 	w.attacker.create(t, apisV1+"apiresourceschemas", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIResourceSchema","metadata":{"name":%q},"spec":{"group":%q,"scope":"Cluster","conversion":{"strategy":"None"},"names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[%s,%s]}}`,
 		name, group, version("v1", true), version("v2", false)))
-	w.attacker.create(t, apisV1+"apiconversions", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},"spec":{"conversions":[{"from":"v1","to":"v2","rules":[{"field":".all","destination":".n","transformation":"self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"}]}]}}`, name))
+	conversion := func(rule string) string {
+		return fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha1","kind":"APIConversion","metadata":{"name":%q},
+			"spec":{"conversions":[{"from":"v1","to":"v2","rules":[
+			{"field":".all","destination":".n","transformation":%q}]}]}}`, name, rule)
+	}
+	rejected(t, http.StatusUnprocessableEntity, "rules[0].transformation", func() (int, []byte, error) {
+		large := conversion("self.exists(x, x.matches('" + strings.Repeat("a{0,1000}", 100) + "')) ? 1 : 0")
+		return w.attacker.call(t.Context(), http.MethodPost, apisV1+"apiconversions", large)
+	})
+	const squared = "self.map(x, self.filter(y, self.exists(z, z == x + y)).size()).size()"
+	w.attacker.create(t, apisV1+"apiconversions", conversion(squared))
 	w.attacker.create(t, apisV2+"apiexports", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIExport","metadata":{"name":%q},"spec":{"resources":[{"group":%q,"name":"things","schema":%q,"storage":{"crd":{}}}]}}`, w.id, group, name))
 	for _, consumer := range []*tenant{w.quiet, w.attacker} {
 		consumer.create(t, apisV2+"apibindings", fmt.Sprintf(`{"apiVersion":"apis.kcp.io/v1alpha2","kind":"APIBinding","metadata":{"name":%q},"spec":{"reference":{"export":{"path":"root:attacker","name":%q}}}}`, w.id, w.id))

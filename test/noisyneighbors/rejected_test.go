@@ -63,7 +63,7 @@ func columns(t *testing.T, w *world) {
 	})
 }
 
-// patterns uses regular expressions with large programs in all APIs that accept them.
+// patterns uses regular expressions with large programs in all APIs that accept them, see also providers.
 func patterns(t *testing.T, w *world) {
 	large := strings.Repeat("a{0,1000}", 100)
 	for _, pattern := range []string{strings.Repeat(".{1000}", 300), large} {
@@ -79,6 +79,12 @@ func patterns(t *testing.T, w *world) {
 	rejected(t, http.StatusUnprocessableEntity, "spec.validations[0].expression", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, policiesPath, fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},
 			"spec":{"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps"]}]},"validations":[{"expression":"object.metadata.name.matches('%s')"}]}}`, w.id, large))
+	})
+	rejected(t, http.StatusUnprocessableEntity, "webhooks[0].matchConditions[0].expression", func() (int, []byte, error) {
+		return w.attacker.call(t.Context(), http.MethodPost, registration, fmt.Sprintf(`{"metadata":{"name":%[1]q},
+			"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration","webhooks":[{
+			"name":"%[1]s.a.example","sideEffects":"None","clientConfig":{"url":"https://a"},"admissionReviewVersions":["v1"],
+			"matchConditions":[{"name":"m","expression":"object.metadata.name.matches('%[2]s')"}]}]}`, w.id, large))
 	})
 	rejected(t, http.StatusUnprocessableEntity, "spec.jwt[0].claimMappings.username.expression", func() (int, []byte, error) {
 		return w.attacker.call(t.Context(), http.MethodPost, authenticationPath, fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration",
@@ -134,7 +140,7 @@ func keyed(t *testing.T, w *world) {
 	})
 }
 
-// patches sends patches that copy a list for each operation, or compare all entries with each
+// patches sends patches that apply a list by key, or copy a list for each operation, or compare all entries with each
 // other, have many values or YAML aliases, and computes such patches in policies.
 func patches(t *testing.T, w *world) {
 	group := w.id + ".patches.example"
@@ -156,6 +162,10 @@ func patches(t *testing.T, w *world) {
 	})
 	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/serviceaccounts/default", types.StrategicMergePatchType, `{"secrets":[`+repeated(`{"name":"a"}`, 20_000)+"]}")
+	})
+	rejected(t, http.StatusRequestEntityTooLarge, "at most 1000 allowed", func() (int, []byte, error) {
+		return patch("/api/v1/namespaces/default/serviceaccounts/applied", types.ApplyYAMLPatchType,
+			`{"apiVersion":"v1","kind":"ServiceAccount","secrets":[`+repeated(`{"name":"s#"}`, 20_000)+"]}")
 	})
 	rejected(t, http.StatusRequestEntityTooLarge, "with the values of all YAML aliases", func() (int, []byte, error) {
 		return patch("/api/v1/namespaces/default/configmaps/aliases", types.ApplyYAMLPatchType, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"aliases"},"data":{"a":&a "`+strings.Repeat("x", 10_000)+`",`+repeated(`"k#":*a `, 10_000)+`}}`)
