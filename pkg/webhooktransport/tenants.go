@@ -310,7 +310,8 @@ const FlagCalls = "--limit webhook-calls-per-cluster"
 const maxWait = 10 * time.Second
 
 // Calls bounds the number of concurrent webhook calls per Caller, because each call holds an object and a response in
-// memory. It is safe for concurrent use.
+// memory. It is no ledger.Ledger, because it waits for a slot and pauses the request, while a Ledger rejects at once.
+// It is safe for concurrent use.
 type Calls struct {
 	limit int
 
