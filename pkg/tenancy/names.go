@@ -81,7 +81,7 @@ const (
 	MaxSubtreeBytesAnnotation = "core.shardplane.io/max-subtree-bytes"
 	// SystemBindingsAnnotation is "true" (SystemBound) if the logical cluster only has the system APIs that it binds. A
 	// new one has all system APIs until the bindings of its type exist; until then the value is the comma-separated
-	// names of the exports. Logical clusters that predate such bindings do not have the annotation.
+	// names of the exports. The annotation is missing if root's types were unknown when it was created.
 	//
 	//reference:metadata LogicalCluster | shard
 	SystemBindingsAnnotation = "internal.shardplane.io/system-bindings"

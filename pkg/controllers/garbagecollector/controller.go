@@ -247,7 +247,7 @@ func (c *Controller) begin(ctx context.Context) error {
 	in := kinds.LogicalClusters.In(c.config.Local.Cluster(tenancy.AdminCluster.Path()))
 	lc, err := in.Get(ctx, corev1alpha1.LogicalClusterName, metav1.GetOptions{})
 	if err != nil {
-		// If the shard has not created its own logical cluster yet, there is no data of an earlier release.
+		// If the shard has not created its own logical cluster yet, it has no data from before the first collector.
 		c.newData = c.newData || apierrors.IsNotFound(err)
 		return fmt.Errorf("reading the start time of garbage collection: %w", err)
 	}

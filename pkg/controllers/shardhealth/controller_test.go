@@ -137,7 +137,7 @@ func TestHealth(t *testing.T) {
 	}
 	pass(10)
 	require.Equal(t, "True", w.readyOf("root"))
-	require.Equal(t, "nothing", w.readyOf("b"), "shards of earlier versions have no heartbeats")
+	require.Equal(t, "nothing", w.readyOf("b"), "a shard that has just registered has not sent a heartbeat")
 
 	w.beat("b", none)
 	require.Equal(t, "nothing", w.readyOf("b"), "the first observed heartbeat may be old")
@@ -162,7 +162,7 @@ func TestHealth(t *testing.T) {
 	pass(shardload.Missed)
 	require.Equal(t, "FalseHeartbeatMissing", w.readyOf("b"), "heartbeats that are missing since a restart must be detected")
 
-	// The shard is downgraded, and its Lease is deleted.
+	// The Lease of the shard is deleted, and the shard sends no heartbeats.
 	last := w.leases["b"]
 	delete(w.leases, "b")
 	w.handler.OnDelete(last, false)
@@ -236,7 +236,7 @@ func TestCachesReady(t *testing.T) {
 		}
 		return conditions.Get(w.shards["root"], shardload.CachesReady)
 	}
-	require.Nil(t, ready(nil), "the shard has not checked its cache servers yet, or is of an earlier release")
+	require.Nil(t, ready(nil), "the shard has not checked its cache servers yet")
 	require.EqualValues(t, "True", ready(map[string]string{"a": "", "b": ""}).Status)
 	refused := ready(map[string]string{"a": "", "b": "Refused", "c": "NotACacheServer"})
 	require.EqualValues(t, "False", refused.Status)

@@ -381,9 +381,9 @@ func (b *Bindings) Make(ctx context.Context, lc *corev1alpha1.LogicalCluster) (u
 	return updated, again || later, errors.Join(failed, err)
 }
 
-// adopt creates the bindings to the system exports of root. A new logical cluster gets the bindings of its type. A
-// logical cluster from an earlier release gets all bindings, so that it loses no API. adopting is true until all of
-// them are bound, which next records.
+// adopt creates the bindings to the system exports of root. A logical cluster gets the bindings of its type. If it
+// was created before root's types were known, it gets all bindings, so that it loses no API. adopting is true until
+// all of them are bound, which next records.
 func (b *Bindings) adopt(ctx context.Context, lc *corev1alpha1.LogicalCluster) (next *corev1alpha1.LogicalCluster, adopting, again bool, err error) {
 	cluster := logicalcluster.From(lc)
 	if !b.config.BindsSystem || lc.Annotations[tenancy.SystemBindingsAnnotation] == tenancy.SystemBound || request.IsSystem(cluster) {
