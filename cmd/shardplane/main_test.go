@@ -22,6 +22,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/shardplane/shardplane/pkg/cacheserver"
+	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/dev/supervise"
 	"github.com/shardplane/shardplane/pkg/etcd"
 	"github.com/shardplane/shardplane/pkg/frontproxy"
@@ -234,6 +235,16 @@ func TestExitCodes(t *testing.T) {
 	require.Equal(t, supervise.ExitData, codeOf(fmt.Errorf("start: %w", etcd.ErrIdentity)))
 	require.Equal(t, exitFailure, codeOf(etcd.ErrDataDirInUse), "a retry may succeed when the other process has stopped")
 	require.Equal(t, supervise.ExitUsage, codeOf(invalid(errors.New("any"))))
+
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(etcd.Directory(dir), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(etcd.Directory(dir), "shardplane-format"), []byte("1\n"), 0o600))
+	pair, err := pki.NewStore(t.TempDir(), time.Now).Authority("ca")
+	require.NoError(t, err)
+	code, _, errOut := call(t, "cache-server", "--data-dir", dir, "--bind-address=127.0.0.1", "--secure-port=0",
+		"--tls-cert-file", pair.CertFile, "--tls-private-key-file", pair.KeyFile, "--client-ca-file", pair.CertFile)
+	require.Equal(t, supervise.ExitData, code, errOut)
+	require.Regexp(t, `^shardplane cache-server: [^\n]+ has format "1"[^\n]+choose another --data-dir\n$`, errOut)
 }
 
 func TestVersion(t *testing.T) {
