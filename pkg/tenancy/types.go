@@ -246,10 +246,7 @@ func (f Family) DefaultBindings() []DefaultBinding {
 		lifecycle := t.Spec.DefaultAPIBindingLifecycle
 		maintain := lifecycle != nil && *lifecycle == tenancyv1alpha1.APIBindingLifecycleModeMaintain
 		for _, ref := range t.Spec.DefaultAPIBindings {
-			path := ref.Path
-			if path == "" {
-				path = logicalcluster.From(t.WorkspaceType).String()
-			}
+			path := cmp.Or(ref.Path, logicalcluster.From(t.WorkspaceType).String())
 			i := slices.IndexFunc(all, func(b DefaultBinding) bool { return b.Path == path && b.Export == ref.Export })
 			if i < 0 {
 				i = len(all)

@@ -185,9 +185,7 @@ const (
 // advance returns the binding with the status of the plan.
 func (p *plan) advance(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBinding {
 	binding = binding.DeepCopy()
-	if binding.Status.Phase == "" {
-		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
-	}
+	binding.Status.Phase = cmp.Or(binding.Status.Phase, apisv1alpha2.APIBindingPhaseBinding)
 	binding.Status.APIExportClusterName = p.provider.String()
 	export := cmp.Or(p.export, &apisv1alpha2.APIExport{}).DeepCopy() // a deleted export has no claims and annotations
 	mirror(binding, export)
@@ -218,9 +216,7 @@ func (p *plan) advance(binding *apisv1alpha2.APIBinding) *apisv1alpha2.APIBindin
 // waitingFor returns a binding that waits for the state of other shards.
 func waitingFor(binding *apisv1alpha2.APIBinding, why error) *apisv1alpha2.APIBinding {
 	binding = binding.DeepCopy()
-	if binding.Status.Phase == "" {
-		binding.Status.Phase = apisv1alpha2.APIBindingPhaseBinding
-	}
+	binding.Status.Phase = cmp.Or(binding.Status.Phase, apisv1alpha2.APIBindingPhaseBinding)
 	incomplete(binding, waitingForReplicas, conditionsv1alpha1.ConditionSeverityInfo, fmt.Sprintf("Waiting for the state of other shards: %v", why))
 	conditions.SetSummary(binding, conditions.WithConditions(apisv1alpha2.InitialBindingCompleted))
 	return binding
