@@ -113,9 +113,8 @@ var unstored = []schema.GroupResource{
 }
 
 // NewChain assembles the plugins. The result and all informers in c must run before objects are written.
-func NewChain(c Config) (*Admission, error) {
-	a := &Admission{params: policy.NewParams(c.Clients, c.RemoteParams), quota: quota.NewQuota(c.Clients, c.ResourceQuotas)}
-	var err error
+func NewChain(ctx context.Context, c Config) (a *Admission, err error) {
+	a = &Admission{params: policy.NewParams(ctx, c.Clients, c.RemoteParams), quota: quota.NewQuota(c.Clients, c.ResourceQuotas)}
 	a.chain, err = chain(a.plugins(c)...)
 	return a, err
 }

@@ -70,7 +70,7 @@ func newRig(t testing.TB, clusters int, changes ...func(*Config)) *rig {
 	for _, change := range changes {
 		change(&config)
 	}
-	r.Admission, err = NewChain(config)
+	r.Admission, err = NewChain(t.Context(), config)
 	require.NoError(t, err)
 	group := &client.Group{}
 	group.Add(namespaces, r.quotas)

@@ -206,11 +206,11 @@ func (x *Index) heartbeat(ctx context.Context) {
 	for {
 		if x.history.source.Heartbeat() {
 			asOf := time.Now()
-			klog.InfoS("Process was suspended, blocking virtual workspaces until APIBindings are relisted")
+			klog.FromContext(ctx).Info("Process was suspended, blocking virtual workspaces until APIBindings are relisted")
 			if err := x.catchUp(ctx); err == nil {
 				x.history.source.Restart(asOf)
 			} else if ctx.Err() == nil {
-				klog.ErrorS(err, "Failed to relist APIBindings")
+				klog.FromContext(ctx).Error(err, "Failed to relist APIBindings")
 			}
 		}
 		select {

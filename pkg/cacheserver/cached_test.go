@@ -16,7 +16,7 @@ import (
 // resync.
 func TestCachedKinds(t *testing.T) {
 	t.Parallel()
-	c := newCachedKinds(func(_ string, value []byte) ([]byte, error) { return value, nil })
+	c := newCachedKinds(t.Context(), func(_ string, value []byte) ([]byte, error) { return value, nil })
 	var removed []string
 	defer c.Subscribe(func(change definitions.Change) {
 		require.True(t, change.Removed)

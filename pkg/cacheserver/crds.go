@@ -145,6 +145,7 @@ func writeError(w http.ResponseWriter, r *http.Request, err error) {
 // cachedKinds serves the resources that CachedResources replicate, as <resource>:<identity>, until the last
 // CachedResource that selects them is deleted.
 type cachedKinds struct {
+	logger  klog.Logger
 	decrypt func(key string, value []byte) ([]byte, error)
 
 	mu sync.RWMutex
@@ -170,8 +171,8 @@ type cachedAs struct {
 	identity string
 }
 
-func newCachedKinds(decrypt func(key string, value []byte) ([]byte, error)) *cachedKinds {
-	return &cachedKinds{decrypt: decrypt, served: map[cachedAs]*definitions.Definition{}}
+func newCachedKinds(ctx context.Context, decrypt func(key string, value []byte) ([]byte, error)) *cachedKinds {
+	return &cachedKinds{logger: klog.FromContext(ctx), decrypt: decrypt, served: map[cachedAs]*definitions.Definition{}}
 }
 
 // begin starts a resync. The previous resources are served until it is complete.
@@ -226,7 +227,7 @@ func (c *cachedKinds) read(key string, value []byte) *cachedKind {
 		err = utiljson.Unmarshal(plain, &cached)
 	}
 	if err != nil {
-		klog.InfoS("A cached resource cannot be read", "key", key, "err", err)
+		c.logger.Info("A cached resource cannot be read", "key", key, "err", err)
 		return &cachedKind{}
 	}
 	kind := cached.Annotations[apis.CachedKindAnnotation]
@@ -258,7 +259,7 @@ func (c *cachedKinds) serveLocked() {
 		}
 		as, err := customresource.OpaqueSchema(kind.GroupVersionResource, kind.kind)
 		if err != nil {
-			klog.InfoS("Failed to serve the objects of a CachedResource", "shard", kind.shard, "logicalCluster", kind.cluster, "resource", kind.GroupVersionResource.String(), "err", err)
+			c.logger.Info("Failed to serve the objects of a CachedResource", "shard", kind.shard, "logicalCluster", kind.cluster, "resource", kind.GroupVersionResource.String(), "err", err)
 			continue
 		}
 		c.served[kind.cachedAs] = &definitions.Definition{Schema: as, Identity: kind.identity}

@@ -37,6 +37,7 @@ var errUnread = errors.New("not all replicas are loaded yet, try again")
 
 // digests contains the digests of the replicas of all shards in etcd.
 type digests struct {
+	logger  klog.Logger
 	backend *storage.Backend
 	counter *usage.Counter
 	full    func() bool
@@ -68,10 +69,10 @@ func newDigests(ctx context.Context, h *etcd.Handle, backend *storage.Backend, n
 	following := context.WithoutCancel(ctx) // it outlives the start
 	d := &digests{backend: backend, dataID: id, name: name, decrypt: func(key string, value []byte) ([]byte, error) {
 		return backend.Decrypt(following, key, value)
-	}}
+	}, logger: klog.FromContext(ctx)}
 	d.counter = usage.NewUsageMeter(h.Client().Client, h.Prefix(), storage.ResourcePrefix(corev1.Resource("events")))
 	d.full = d.counter.Full
-	d.cached = newCachedKinds(d.decrypt)
+	d.cached = newCachedKinds(ctx, d.decrypt)
 	d.counter.Follow(usage.Follower{
 		Begin: func() {
 			d.begin()
@@ -136,7 +137,7 @@ func (d *digests) hash(stored, key string, value []byte) uint64 {
 		hash, err = replication.HashReplica(key, content)
 	}
 	if err != nil {
-		klog.InfoS("A replica cannot be read", "key", stored, "err", err)
+		d.logger.Info("A replica cannot be read", "key", stored, "err", err)
 		return digest.HashOf(key, value)
 	}
 	return hash

@@ -77,7 +77,7 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 		return s, err
 	}
 	s.group.Opened(s.listener.Close)
-	c, err := serving.NewConfig(&o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions}) //nolint:contextcheck // its components outlive the start
+	c, err := serving.NewConfig(ctx, &o.Serving, s.listener, serving.API{Title: "Shardplane cache server", Scheme: scheme, Codecs: codecs, Definitions: openapi.GetOpenAPIDefinitions})
 	if err != nil {
 		return s, err
 	}
@@ -155,7 +155,7 @@ func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error
 	if err != nil {
 		return err
 	}
-	s.unreadable = unreadable.NewRecord(s.metrics)
+	s.unreadable = unreadable.NewRecord(ctx, s.metrics)
 	s.backend, err = storage.NewBackend(storage.BackendConfig{ //nolint:contextcheck // its requests use the context of the client, which outlives the start
 		Client:             s.etcd.Client(),
 		Transformers:       s.encryption.Transformers(),

@@ -21,6 +21,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/serving"
 	"github.com/shardplane/shardplane/pkg/storage"
+	"github.com/shardplane/shardplane/pkg/storage/unreadable"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -58,14 +59,17 @@ func (s *testShard) start(t testing.TB) {
 	crds, err := config.SystemCRDs()
 	require.NoError(t, err)
 	scopes := serving.Scopes{Mounts: []*request.Mount{request.Clusters}, Codecs: kinds.Codecs}
-	resources, err := customresource.NewCustomResourceServer(customresource.Config{Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true})
+	resources, err := customresource.NewCustomResourceServer(customresource.Config{
+		Storage: backend.RESTOptionsGetter, System: crds, SystemOnly: true,
+		Unreadable: unreadable.NewRecord(t.Context(), nil),
+	})
 	require.NoError(t, err)
 
 	o := serving.NewAPIOptions(s.port)
 	o.TLSCertFile, o.TLSPrivateKeyFile = s.pki.certFile, s.pki.keyFile
 	listener, err := o.Listen(nil)
 	require.NoError(t, err)
-	c, err := serving.NewConfig(&o, listener, serving.API{
+	c, err := serving.NewConfig(t.Context(), &o, listener, serving.API{
 		Title: "test shard", Scheme: kinds.Scheme, Codecs: kinds.Codecs,
 		Definitions: openapi.GetOpenAPIDefinitions,
 	})

@@ -94,13 +94,19 @@ type Change[T Object] struct {
 type handlers[T Object] struct {
 	informer string
 	panics   *atomic.Uint64
-	// mu orders events and registrations of handlers. It is held while a handler is called.
-	mu *sync.Mutex
+	mu       *turn
 	// visible yields the objects that handlers see, with the lock held.
 	visible iter.Seq2[Key, T]
 	// synced is set when handlers were notified of all initial objects.
 	synced bool
 	all    []*registered[T]
+}
+
+// turn orders events and registrations of handlers. It is held while a handler is called.
+type turn struct {
+	sync.Mutex
+
+	logger atomic.Value // of the informer that was started last
 }
 
 type registered[T Object] struct {
@@ -217,7 +223,8 @@ func (a *registered[T]) protect(f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			a.of.panics.Add(1)
-			klog.ErrorS(fmt.Errorf("%w: %v", errPanic, r), "Recovered from a panic of a handler", "informer", a.of.informer, "stack", string(debug.Stack()))
+			logger, _ := a.of.mu.logger.Load().(klog.Logger)
+			logger.Error(fmt.Errorf("%w: %v", errPanic, r), "Recovered from a panic of a handler", "informer", a.of.informer, "stack", string(debug.Stack()))
 		}
 	}()
 	f()

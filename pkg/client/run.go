@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/request"
 )
@@ -36,7 +37,7 @@ func newInformer[T Object](scope Scope, gvr schema.GroupVersionResource, options
 		store:       newStore(options.Indexers),
 		guard:       acceptAll{},
 	}
-	i.handlers = handlers[T]{informer: name, panics: &i.counts.panics, mu: &sync.Mutex{}, visible: i.present}
+	i.handlers = handlers[T]{informer: name, panics: &i.counts.panics, mu: &turn{}, visible: i.present}
 	i.onSynced = i.deliveredInitial
 	i.pagesOnly = options.DisableWatchList
 	i.selected = metav1.ListOptions{LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector}
@@ -59,6 +60,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	}
 	defer end()
 	defer i.metrics.watch(i)()
+	i.mu.logger.Store(klog.FromContext(ctx))
 	var guarding sync.WaitGroup
 	defer guarding.Wait()
 	guarding.Go(func() { i.guard.Run(ctx) })

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -49,7 +48,7 @@ func NewUnion[T Object](name string, complete func() error) *Union[T] {
 		},
 		single: map[logicalcluster.Name]soleLocation{}, several: map[logicalcluster.Name]*sharedCluster{},
 	}
-	u.handlers = handlers[T]{informer: name, panics: &atomic.Uint64{}, mu: &sync.Mutex{}, visible: u.shown}
+	u.handlers = handlers[T]{informer: name, panics: &atomic.Uint64{}, mu: &turn{}, visible: u.shown}
 	u.members.Store(&[]*unionMember[T]{})
 	return u
 }

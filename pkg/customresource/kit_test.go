@@ -1,6 +1,7 @@
 package customresource
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -90,7 +91,7 @@ func startServer(t testing.TB, o serverOptions) *testServer {
 		SystemOnly:   o.systemOnly,
 		ReleaseAfter: o.release,
 		Admission:    o.admission,
-		Unreadable:   o.unreadable,
+		Unreadable:   cmp.Or(o.unreadable, unreadable.NewRecord(t.Context(), nil)),
 		Webhooks:     webhooks,
 		WebhookCalls: o.calls,
 		Convert:      o.convert,

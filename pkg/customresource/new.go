@@ -51,7 +51,7 @@ const (
 type Config struct {
 	// Storage returns the multi-tenant storage options for a codec, e.g. (*storage.Backend).RESTOptionsGetter.
 	Storage func(codecFor func(schema.GroupResource) (runtime.Codec, error)) generic.RESTOptionsGetter
-	// Unreadable records the objects that cannot be read with their definition. It is optional.
+	// Unreadable records the objects that cannot be read with their definition.
 	Unreadable *unreadable.Record
 	// System are definitions that are served in every logical cluster, and to wildcard requests with full
 	// content and without an identity.
@@ -164,15 +164,10 @@ func (s *Server) newUpstream(cfg Config) error {
 }
 
 func setDefaults(cfg *Config) {
-	if cfg.Admission == nil {
-		cfg.Admission = storage.NewDryRunAdmission()
-	}
-	if cfg.Authorizer == nil {
-		cfg.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
-	}
+	cfg.Admission = cmp.Or[admission.Interface](cfg.Admission, storage.NewDryRunAdmission())
+	cfg.Authorizer = cmp.Or[authorizer.UnconditionalAuthorizer](cfg.Authorizer, authorizerfactory.NewAlwaysAllowAuthorizer())
 	cfg.RequestTimeout = cmp.Or(cfg.RequestTimeout, defaultRequestTimeout)
 	cfg.ReleaseAfter = cmp.Or(cfg.ReleaseAfter, defaultReleaseAfter)
-	cfg.Unreadable = cmp.Or(cfg.Unreadable, unreadable.NewRecord(nil))
 	cfg.Webhooks = cmp.Or(cfg.Webhooks, &webhooktransport.Tenants{})
 }
 

@@ -45,7 +45,7 @@ func manyItems(name string) *unstructured.Unstructured {
 // logical cluster, is recorded, and can be deleted.
 func TestMultipliedDefaults(t *testing.T) {
 	t.Parallel()
-	record := unreadable.NewRecord(nil)
+	record := unreadable.NewRecord(t.Context(), nil)
 	s := startServer(t, serverOptions{unreadable: record})
 	crd := s.CreateCRD(t, "a", widgetCRD(multiplied(t, 0)))
 	s.CreateCRD(t, "b", widgetCRD(multiplied(t, 0)))

@@ -54,7 +54,7 @@ func certificates(t *testing.T) (ca, cert, key string) {
 // external starts an etcd that requires client certificates.
 func external(t *testing.T, ca, cert, key string) string {
 	t.Helper()
-	cfg := Config{DataDir: t.TempDir(), UnsafeNoFsync: true}.embedConfig()
+	cfg := Config{DataDir: t.TempDir(), UnsafeNoFsync: true}.embedConfig(t.Context())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := url.URL{Scheme: "https", Host: listener.Addr().String()}

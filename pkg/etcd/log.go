@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -9,10 +10,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newLogger returns a logger for etcd that writes to klog. After errors that etcd considers fatal, it panics instead of
-// ending the process, so that Start can return an error.
-func newLogger() *zap.Logger {
-	return zap.New(klogCore{}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
+// newLogger returns a logger for etcd that writes to that of ctx. After errors that etcd considers fatal, it panics
+// instead of ending the process, so that Start can return an error.
+func newLogger(ctx context.Context) *zap.Logger {
+	return zap.New(klogCore{logger: klog.FromContext(ctx)}, zap.WithFatalHook(panicHook{}), zap.WithPanicHook(panicHook{}))
 }
 
 type panicHook struct{}
@@ -25,31 +26,21 @@ func (panicHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	panic(message)
 }
 
-// klogCore is a zapcore.Core that writes to klog.
+// klogCore is a zapcore.Core that writes to the logger of a server.
 type klogCore struct {
+	logger klog.Logger
 	fields []zapcore.Field
 }
 
 // verbosity is high, because etcd logs many messages.
-func verbosity(level zapcore.Level) klog.Level {
-	switch level {
-	case zapcore.DebugLevel:
-		return 6
-	case zapcore.InfoLevel:
-		return 5
-	case zapcore.WarnLevel:
-		return 2
-	default:
-		return 0
-	}
-}
+var verbosity = map[zapcore.Level]int{zapcore.DebugLevel: 6, zapcore.InfoLevel: 5, zapcore.WarnLevel: 2}
 
 func (c klogCore) Enabled(level zapcore.Level) bool {
-	return level >= zapcore.ErrorLevel || klog.V(verbosity(level)).Enabled()
+	return level >= zapcore.ErrorLevel || c.logger.V(verbosity[level]).Enabled()
 }
 
 func (c klogCore) With(fields []zapcore.Field) zapcore.Core {
-	return klogCore{fields: append(slices.Clip(c.fields), fields...)}
+	return klogCore{logger: c.logger, fields: append(slices.Clip(c.fields), fields...)}
 }
 
 // harmless is logged as an error by a new etcd. It reads the term before there is one, and retries later.
@@ -73,10 +64,10 @@ func (c klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	}
 	message := "etcd: " + entry.Message
 	if entry.Level >= zapcore.ErrorLevel {
-		klog.ErrorS(nil, message, pairs...)
+		c.logger.Error(nil, message, pairs...)
 		return nil
 	}
-	klog.V(verbosity(entry.Level)).InfoS(message, pairs...)
+	c.logger.V(verbosity[entry.Level]).Info(message, pairs...)
 	return nil
 }
 

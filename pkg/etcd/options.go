@@ -188,13 +188,14 @@ func (o *Options) connect(ctx context.Context) (*kubernetes.Client, error) {
 		return nil, err
 	}
 	client, err := clientv3.New(clientv3.Config{
+		Context:              context.WithoutCancel(ctx),
 		Endpoints:            o.Servers,
 		TLS:                  tlsConfig,
 		DialTimeout:          connectTimeout,
 		DialKeepAliveTime:    keepAliveTime,
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxCallRecvMsgSize:   maxMessageSize,
-		Logger:               newLogger().Named("etcd-client"),
+		Logger:               newLogger(ctx).Named("etcd-client"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to etcd at %s: %w", strings.Join(o.Servers, ", "), err)

@@ -70,7 +70,7 @@ type Config struct {
 }
 
 // embedConfig returns the configuration of a single member without listeners.
-func (c Config) embedConfig() *embed.Config {
+func (c Config) embedConfig(ctx context.Context) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = memberName
 	cfg.Dir = filepath.Clean(c.DataDir)
@@ -85,7 +85,7 @@ func (c Config) embedConfig() *embed.Config {
 	cfg.SnapshotCatchUpEntries = catchUpEntries
 	cfg.BootstrapDefragThresholdMegabytes = defragThreshold
 	cfg.QuotaBackendBytes = cmp.Or(c.QuotaBytes, defaultQuotaBytes)
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger())
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newLogger(ctx))
 	return cfg
 }
 
@@ -111,7 +111,7 @@ func Start(ctx context.Context, cfg Config) (s *Server, err error) {
 	if s.dir, err = openDataDir(cfg.DataDir); err != nil {
 		return s, err
 	}
-	if s.etcd, err = startEtcd(cfg.embedConfig()); err != nil {
+	if s.etcd, err = startEtcd(cfg.embedConfig(ctx)); err != nil {
 		return s, err
 	}
 	select {

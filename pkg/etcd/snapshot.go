@@ -123,7 +123,7 @@ func Restore(ctx context.Context, c RestoreConfig) (r Restored, err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	made := filepath.Join(staging, subdirectory)
-	if r, err = c.unpack(made); err != nil {
+	if r, err = c.unpack(ctx, made); err != nil {
 		return r, err
 	}
 	if err = c.tryStart(ctx, made, r.To); err != nil {
@@ -179,13 +179,13 @@ func stage(path string) (dir string, release func() error, err error) {
 	return path, release, nil
 }
 
-func (c RestoreConfig) unpack(dir string) (r Restored, err error) {
+func (c RestoreConfig) unpack(ctx context.Context, dir string) (r Restored, err error) {
 	defer func() {
 		if p := recover(); p != nil { // a fatal error of etcd
 			err = fmt.Errorf("%w: etcd cannot read %s: %v", ErrSnapshot, c.File, p)
 		}
 	}()
-	manager := snapshot.NewV3(newLogger())
+	manager := snapshot.NewV3(newLogger(ctx))
 	status, err := manager.Status(c.File)
 	if err != nil {
 		return r, fmt.Errorf("%w: etcd cannot read %s: restore another one: %w", ErrSnapshot, c.File, err)

@@ -97,7 +97,7 @@ func (o *AuditOptions) Validate() []error {
 }
 
 // ApplyTo opens the backends of o. The server runs them.
-func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
+func (o *AuditOptions) ApplyTo(ctx context.Context, c *genericapiserver.Config) error {
 	if o.PolicyFile != "" {
 		// The policy is loaded twice to return a better error.
 		if _, err := policy.LoadPolicyFromFile(o.PolicyFile); err != nil {
@@ -110,7 +110,7 @@ func (o *AuditOptions) ApplyTo(c *genericapiserver.Config) error {
 		return fmt.Errorf("audit (--audit-log-path): %w", err)
 	}
 	if o.PolicyFile != "" && o.WebhookOptions.ConfigFile != "" {
-		hook, err := newAuditWebhook(o.WebhookOptions, o.WebhookBufferBytes)
+		hook, err := newAuditWebhook(ctx, o.WebhookOptions, o.WebhookBufferBytes)
 		if err != nil {
 			return fmt.Errorf("--audit-webhook-config-file: %w", err)
 		}
@@ -197,9 +197,9 @@ type OwnResponse struct {
 }
 
 // NewOwnResponses opens the backends of o. It returns nil if there are none.
-func NewOwnResponses(o *AuditOptions) (*OwnResponses, error) {
+func NewOwnResponses(ctx context.Context, o *AuditOptions) (*OwnResponses, error) {
 	c := &genericapiserver.Config{}
-	if err := o.ApplyTo(c); err != nil {
+	if err := o.ApplyTo(ctx, c); err != nil {
 		return nil, err
 	}
 	if c.AuditBackend == nil {
@@ -254,7 +254,7 @@ func (o *OwnResponses) Record(a OwnResponse) {
 }
 
 // newAuditWebhook returns upstream's webhook backend with our transport. In batch mode, it buffers at most maxBytes.
-func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backend, error) {
+func newAuditWebhook(ctx context.Context, o options.AuditWebhookOptions, maxBytes int64) (audit.Backend, error) {
 	version, err := schema.ParseGroupVersion(o.GroupVersionString)
 	if err != nil {
 		return nil, err
@@ -270,8 +270,8 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 		return nil, err
 	}
 	hook.ShouldRetry = func(err error) bool { return err != nil } // any error may be temporary
-	// Events are sent after the requests have ended, so that their contexts cannot be used.
-	running, abandon := context.WithCancel(context.Background()) //nolint:forbidigo // upstream's interface has none
+	// Events are sent after the requests have ended, so that their contexts cannot be used. Shutdown ends it.
+	running, abandon := context.WithCancel(context.WithoutCancel(ctx))
 	direct := &auditWebhook{abandon: abandon, lossy: o.BatchOptions.Mode == options.ModeBlocking, sent: func([]*auditinternal.Event) {}, send: func(events *auditinternal.EventList) error {
 		return hook.WithExponentialBackoff(running, func() rest.Result { return hook.RestClient.Post().Body(events).Do(running) }).Error()
 	}}
@@ -279,7 +279,7 @@ func newAuditWebhook(o options.AuditWebhookOptions, maxBytes int64) (audit.Backe
 	if o.BatchOptions.Mode == options.ModeBatch {
 		batches := &auditBatches{abandon: abandon, maxEvents: o.BatchOptions.BatchConfig.BufferSize, maxBytes: maxBytes}
 		direct.sent = batches.remove
-		batches.Backend = auditbuffered.NewBackend(direct, o.BatchOptions.BatchConfig)
+		batches.Backend, batches.log = auditbuffered.NewBackend(direct, o.BatchOptions.BatchConfig), klog.FromContext(ctx)
 		backend = batches
 	}
 	if o.TruncateOptions.Enabled {
@@ -333,6 +333,7 @@ const auditStop = 10 * time.Second
 type auditBatches struct {
 	audit.Backend
 
+	log       klog.Logger
 	abandon   context.CancelFunc
 	maxEvents int
 	maxBytes  int64
@@ -365,7 +366,7 @@ func (b *auditBatches) Shutdown() {
 	case <-time.After(auditStop):
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		klog.ErrorS(nil, "Timed out sending the last audit events, which are lost", "events", b.events, "waited", auditStop)
+		b.log.Error(nil, "Timed out sending the last audit events, which are lost", "events", b.events, "waited", auditStop)
 	}
 	b.abandon()
 }

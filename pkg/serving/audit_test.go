@@ -40,7 +40,7 @@ func TestAuditPolicies(t *testing.T) {
 	require.Len(t, o.Validate(), 1, "a backend without a policy")
 	o.PolicyFile = filepath.Join(dir, "policy.yaml")
 	require.Empty(t, o.Validate())
-	apply := func() error { return o.ApplyTo(&genericapiserver.Config{}) }
+	apply := func() error { return o.ApplyTo(t.Context(), &genericapiserver.Config{}) }
 
 	const head = "apiVersion: audit.k8s.io/v1\nkind: Policy\n"
 	for name, tc := range map[string]struct{ content, want string }{
@@ -104,7 +104,7 @@ func TestAuditWebhook(t *testing.T) {
 	o.LogOptions.Path = filepath.Join(t.TempDir(), "audit.log")
 	o.WebhookOptions.BatchOptions.Mode, o.WebhookOptions.InitialBackoff = options.ModeBlockingStrict, time.Microsecond
 	config := &genericapiserver.Config{}
-	require.NoError(t, o.ApplyTo(config))
+	require.NoError(t, o.ApplyTo(t.Context(), config))
 	require.Equal(t, "union[ignoreErrors<log>,webhook]", config.AuditBackend.String())
 
 	process := func() (ok bool, got []call) {
@@ -164,7 +164,7 @@ func TestAuditBufferBytes(t *testing.T) {
 		"impersonated": {ImpersonatedUser: &impersonated},
 	} {
 		config := &genericapiserver.Config{}
-		require.NoError(t, o.ApplyTo(config)) // without Run, all events stay in the buffer
+		require.NoError(t, o.ApplyTo(t.Context(), config)) // without Run, all events stay in the buffer
 		before := lost()
 		for range events {
 			config.AuditBackend.ProcessEvents(&event)

@@ -62,7 +62,7 @@ type API struct {
 // NewConfig returns the configuration of a generic API server, with a loopback client in
 // system:masters. The caller adds authentication, authorizer, handler chain and storage, and must
 // close the listener if it does not run the server.
-func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
+func NewConfig(ctx context.Context, o *APIOptions, l *Listener, api API) (*genericapiserver.Config, error) {
 	kubernetes, err := o.FeatureGates.Others()
 	if err == nil {
 		err = setFeatureGates(kubernetes)
@@ -87,7 +87,7 @@ func NewConfig(o *APIOptions, l *Listener, api API) (*genericapiserver.Config, e
 		QPS:                -1,
 		DisableCompression: true, // it would be done and undone in the same process
 	}
-	if err := o.Audit.ApplyTo(c); err != nil {
+	if err := o.Audit.ApplyTo(ctx, c); err != nil {
 		return nil, err
 	}
 	c.EffectiveVersion = effectiveVersion{compatibility.DefaultBuildEffectiveVersion()}

@@ -199,7 +199,7 @@ func serveWithShardInfo(next http.Handler, w http.ResponseWriter, r *http.Reques
 	body := response.body.Bytes()
 	if response.code == http.StatusOK {
 		if completed, err := addShardInfo(w.Header().Get("Content-Type"), body, selector); err != nil {
-			klog.ErrorS(err, "Failed to add shardInfo to the response of a sharded list")
+			klog.FromContext(r.Context()).Error(err, "Failed to add shardInfo to the response of a sharded list")
 		} else {
 			body = completed
 		}

@@ -58,6 +58,7 @@ func NewShard(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("shard", o.Name))
 	b, err := newBase(ctx, o)
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func NewShard(ctx context.Context, o CompletedOptions) (_ *Server, err error) {
 }
 
 func (s *storedData) newServer() (*Server, error) {
-	c, err := serving.NewConfig(&s.options.Serving, s.listener, serving.API{
+	c, err := serving.NewConfig(s.serving, &s.options.Serving, s.listener, serving.API{
 		Title:       "Shardplane",
 		Scheme:      registry.WireScheme(apiextensionsserver.Scheme),
 		Codecs:      registry.Codecs,
@@ -111,9 +112,8 @@ func (s *storedData) newServer() (*Server, error) {
 }
 
 // newBase opens the listener first, because a port in use should be reported before etcd is started.
-func newBase(ctx context.Context, o CompletedOptions) (*base, error) {
-	s := &base{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.NewGroup("part")}
-	var err error
+func newBase(ctx context.Context, o CompletedOptions) (s *base, err error) {
+	s = &base{options: o, metrics: prometheus.NewRegistry(), group: lifecycle.NewGroup("part")}
 	if s.listener, err = o.Serving.Listen(s.metrics); err != nil {
 		return nil, err
 	}
@@ -127,11 +127,10 @@ func (s *base) close() {
 	s.group.Close()
 }
 
-func (s *base) openData(ctx context.Context) (*storedData, error) {
+func (s *base) openData(ctx context.Context) (d *storedData, err error) {
 	ctx, cancel := context.WithTimeout(ctx, etcdStartTimeout)
 	defer cancel()
-	d := &storedData{base: s, unreadable: unreadable.NewRecord(s.metrics)}
-	var err error
+	d = &storedData{base: s, unreadable: unreadable.NewRecord(ctx, s.metrics)}
 	if d.etcd, err = s.options.Etcd.Open(ctx); err != nil {
 		return nil, err
 	}
@@ -167,7 +166,7 @@ func (s *storedData) newInstallation(loopback *rest.Config) (*installation, erro
 		return nil, err
 	}
 	i.peers = peers.NewPeerBook(peers.Config{Self: s.options.Name, Local: i.sources.Local, Shards: i.informers.Shards, Access: access})
-	i.remoteParams = remoteparams.NewParamCache(remoteparams.FromPeers(i.peers.Named))
+	i.remoteParams = remoteparams.NewParamCache(s.serving, remoteparams.FromPeers(i.peers.Named))
 	i.local = newLocal(s.options.Name, i.sources.Local, i.informers)
 	i.subtrees = newSubtrees(s.options.Name, s.usage, i.informers)
 	index, others := rbac.NewIndex(), rbac.NewShards(i.informers.Registered)
@@ -180,9 +179,8 @@ func (s *storedData) newInstallation(loopback *rest.Config) (*installation, erro
 	return i, nil
 }
 
-func (s *installation) newBoundResources() (*boundResources, error) {
-	b := &boundResources{installation: s, late: &lateServers{}}
-	var err error
+func (s *installation) newBoundResources() (b *boundResources, err error) {
+	b = &boundResources{installation: s, late: &lateServers{}}
 	if b.bindings, err = s.newBindings(b.late); err != nil {
 		return nil, err
 	}
@@ -190,12 +188,11 @@ func (s *installation) newBoundResources() (*boundResources, error) {
 	return b, nil
 }
 
-func (s *boundResources) newRequestAccess() (*requestAccess, error) {
-	a := &requestAccess{boundResources: s, exportVirtualWorkspaces: &apiexport.VirtualWorkspaces{
+func (s *boundResources) newRequestAccess() (a *requestAccess, err error) {
+	a = &requestAccess{boundResources: s, exportVirtualWorkspaces: &apiexport.VirtualWorkspaces{
 		Bindings: s.bindings, Rules: s.providersRules(), Inactive: s.local.inactive, ServeDocuments: s.late.ServeDocuments,
 	}}
 	a.virtualWorkspaces = s.newVirtualWorkspaces(a.exportVirtualWorkspaces)
-	var err error
 	if a.authentication, err = authn.NewAuthentication(s.options.Authentication, authn.Sources{
 		Accounts: s.newAccounts(), Workspace: s.workspaceOf, Report: s.recordIssuerFault, Metrics: s.metrics,
 	}); err != nil {
@@ -268,7 +265,7 @@ func (s *Server) Close() { s.close() }
 // Run serves until ctx is done or a part fails. It then stops all parts in reverse order and closes the server.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
-	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
+	logger := klog.FromContext(s.serving)
 	ctx = reconcile.WithMetrics(klog.NewContext(ctx, logger), s.metrics)
 	url, _ := s.options.urls(s.listener.URL)
 	logger.Info("Starting the shard", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", url)
@@ -301,7 +298,7 @@ func (s *requestAccess) newObjectServers() (*objectServers, error) {
 }
 
 func (s *requestAccess) newAdmission(webhooks *webhooktransport.Tenants) (*admission.Admission, error) {
-	return admission.NewChain(admission.Config{
+	return admission.NewChain(s.serving, admission.Config{
 		Clients:        s.sources.Local,
 		Namespaces:     s.informers.Namespaces,
 		ResourceQuotas: s.informers.ResourceQuotas,

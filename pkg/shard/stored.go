@@ -140,7 +140,7 @@ func (s *objectServers) deleteUnserved(ctx context.Context, cluster logicalclust
 		if err != nil {
 			return deleted, err
 		}
-		klog.InfoS("Deleted stored objects of an API that is no longer served in a terminating logical cluster", "logicalCluster", cluster, "below", prefix, "objects", n)
+		klog.FromContext(ctx).Info("Deleted stored objects of an API that is no longer served in a terminating logical cluster", "logicalCluster", cluster, "below", prefix, "objects", n)
 	}
 	return deleted, nil
 }

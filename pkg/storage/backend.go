@@ -17,6 +17,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,7 @@ var Unnamed = schema.GroupResource{Group: "unexpected", Resource: "unexpected"}
 
 // BackendConfig configures a Backend.
 type BackendConfig struct {
-	// Client is the shared etcd client. The backend does not close it.
+	// Client is the shared etcd client, whose context has the logger. The backend does not close it.
 	Client *kubernetes.Client
 	// Prefix is the prefix of all keys; the default is DefaultPrefix.
 	Prefix string
@@ -108,12 +109,8 @@ func NewBackend(cfg BackendConfig) (*Backend, error) {
 	if cfg.CompactionInterval < 0 {
 		return nil, fmt.Errorf("the compaction interval must not be negative, got %s", cfg.CompactionInterval)
 	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = DefaultPrefix
-	}
-	if cfg.Unreadable == nil {
-		cfg.Unreadable = unreadable.NewRecord(nil)
-	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, DefaultPrefix)
+	cfg.Unreadable = cmp.Or(cfg.Unreadable, unreadable.NewRecord(cfg.Client.Ctx(), nil))
 	checkFeatures(cfg.Client)
 	metrics.SetStorageMonitorGetter(func() ([]metrics.Monitor, error) {
 		return []metrics.Monitor{monitor{client: cfg.Client.Client}}, nil

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/storage/hub"
 )
@@ -88,6 +89,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 	source := fmt.Sprintf("cache %d of %s", caches.Add(1), keys.root)
 	below := &belowCache{Interface: raw, source: source, progress: newProgress(b.cfg.Client.Client, source)}
 	follower := hub.NewHub(hub.Config{
+		Logger:          klog.FromContext(b.cfg.Client.Ctx()),
 		Resource:        named,
 		Root:            keys.root,
 		Versioner:       raw.Versioner(),

@@ -59,7 +59,7 @@ func (p *progress) run(ctx context.Context) {
 			return
 		}
 		if err := p.client.RequestProgress(ctx); err != nil {
-			klog.V(4).InfoS("Failed to request a progress notification from etcd", "err", err)
+			klog.FromContext(ctx).V(4).Info("Failed to request a progress notification from etcd", "err", err)
 		}
 		pause.Reset(progressInterval)
 	}

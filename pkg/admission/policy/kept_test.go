@@ -55,7 +55,7 @@ func newParamServer(t *testing.T) *paramServer {
 	t.Cleanup(front.Close)
 	factory, err := client.NewFactory(&rest.Config{Host: front.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
 	require.NoError(t, err)
-	s.params = NewParams(factory, nil)
+	s.params = NewParams(t.Context(), factory, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { s.params.Run(ctx) })

@@ -42,6 +42,7 @@ func isUnserved(err error) bool {
 // Params provides the parameters of policies. It watches a kind in a logical cluster of the shard while policies name
 // it. Parameters on other shards, and parameters that are too large to be cached, are read on demand.
 type Params struct {
+	logger  klog.Logger
 	clients *client.Factory
 	// remote reads from other shards, own from this one.
 	remote, own *remoteparams.Cache
@@ -55,9 +56,10 @@ type Params struct {
 }
 
 // NewParams returns Params that watch nothing until they run. remote reads from other shards; it may be nil.
-func NewParams(clients *client.Factory, remote *remoteparams.Cache) *Params {
+func NewParams(ctx context.Context, clients *client.Factory, remote *remoteparams.Cache) *Params {
 	return &Params{
-		clients: clients, remote: remote, own: remoteparams.NewParamCache(remoteparams.FromOwn(clients)),
+		logger: klog.FromContext(ctx), clients: clients, remote: remote,
+		own:   remoteparams.NewParamCache(ctx, remoteparams.FromOwn(clients)),
 		kinds: map[logicalcluster.Name]map[schema.GroupVersionKind]*param{}, kept: map[logicalcluster.Name]int{},
 	}
 }
@@ -122,7 +124,7 @@ func (p *Params) get(cluster logicalcluster.Name, plugin string, gvk schema.Grou
 		return nil, fmt.Errorf("%w: %w", errUnknown, err)
 	}
 	if err != nil {
-		klog.FromContext(ctx).V(2).Info("Parameter kind of a policy is not served", "logicalCluster", cluster, "kind", gvk, "reason", err)
+		p.logger.V(2).Info("Parameter kind of a policy is not served", "logicalCluster", cluster, "kind", gvk, "reason", err)
 		return nil, fmt.Errorf("failed to find resource referenced by paramKind: '%v'", gvk)
 	}
 	param := p.start(ctx, opened, gvk, plugin)
@@ -312,7 +314,7 @@ func (p *Params) count(of *param, bytes int) {
 	of.bytes += bytes
 	p.kept[of.cluster] += bytes
 	if p.kept[of.cluster] > maxKeptBytes {
-		klog.V(2).InfoS("Reading parameters of policies on demand because they are too large to be cached", "logicalCluster", of.cluster, "kind", of.mapping.GroupVersionKind)
+		p.logger.V(2).Info("Reading parameters of policies on demand because they are too large to be cached", "logicalCluster", of.cluster, "kind", of.mapping.GroupVersionKind)
 		p.release(of)
 	}
 }

@@ -35,7 +35,6 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	"k8s.io/apiserver/pkg/cel/environment"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/lru"
 
 	"github.com/shardplane/shardplane/pkg/admission/percluster"
@@ -180,7 +179,7 @@ func (p *plugin[P, B, E]) build(cluster logicalcluster.Name) (*set[P, B, E], tim
 			switch {
 			case errors.Is(err, errUnknown):
 				// Only writes that the policy matches depend on the parameters.
-				klog.V(2).InfoS("Failed to find the parameters of a policy, retrying", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
+				p.config.Params.logger.V(2).Info("Failed to find the parameters of a policy, retrying", "logicalCluster", cluster, "policy", policy.GetName(), "err", err)
 				hook.ParamInformer, hook.ParamScope = unknownParam(), meta.RESTScopeRoot
 				s.params, retry = true, retryAfter
 			case err != nil:

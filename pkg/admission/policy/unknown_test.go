@@ -34,7 +34,7 @@ func TestUnknownKinds(t *testing.T) {
 	factory, err := client.NewFactory(&rest.Config{Host: server.URL})
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	p := NewParams(factory, nil)
+	p := NewParams(t.Context(), factory, nil)
 	get := func() error {
 		_, err := p.get("a", "validating", corev1.SchemeGroupVersion.WithKind("Rule"), "")
 		return err
@@ -65,10 +65,11 @@ func (d denying) Dispatch(_ context.Context, _ admission.Attributes, _ admission
 	return d.err
 }
 
-func unread() *param {
-	none := remoteparams.NewParamCache(func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
+func unread(t *testing.T) *param {
+	read := func(context.Context, remoteparams.Location, string, url.Values) ([]byte, error) {
 		return nil, context.DeadlineExceeded
-	})
+	}
+	none := remoteparams.NewParamCache(t.Context(), read)
 	return &param{reads: none.Known(remoteparams.Location{Shard: "s", Cluster: "c"}, &meta.RESTMapping{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), GroupVersionKind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Scope: meta.RESTScopeNamespace})}
 }
 
@@ -85,11 +86,11 @@ func TestUnknownParametersAreNotFinal(t *testing.T) {
 		later    bool
 	}{
 		"unknown":            {unknownParam(), synced, denied, true},
-		"unread":             {unread(), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, denied, true},
-		"unread and ignored": {unread(), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, nil, false},
+		"unread":             {unread(t), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, denied, true},
+		"unread and ignored": {unread(t), func(hook validating.PolicyHook) { _, _ = hook.ParamInformer.Lister().Get("x") }, nil, false},
 		"not matched":        {unknownParam(), func(validating.PolicyHook) {}, denied, false},
 		"ignored":            {unknownParam(), synced, nil, false},
-		"known":              {unread(), synced, denied, false},
+		"known":              {unread(t), synced, denied, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

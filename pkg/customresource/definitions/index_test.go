@@ -81,7 +81,7 @@ func TestSystemOnlyIfBound(t *testing.T) {
 
 // TestFaultyDefinition: a stored definition for which the index panics is recorded.
 func TestFaultyDefinition(t *testing.T) {
-	o := newIndex(nil, nil, newInterner(), unreadable.NewRecord(nil)) // panics without a table
+	o := newIndex(nil, nil, newInterner(), unreadable.NewRecord(t.Context(), nil)) // panics without a table
 	crd := &apiextensions.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
 		Name: "widgets.example.com", ResourceVersion: "7", Annotations: map[string]string{logicalcluster.AnnotationKey: "a"},
 	}}
@@ -96,7 +96,7 @@ func TestFaultyDefinition(t *testing.T) {
 // TestUnreadDefinitions: before definitions have been read, wildcard lookups and lists return an error that
 // suggests a delay.
 func TestUnreadDefinitions(t *testing.T) {
-	o := newIndex(nil, nil, newInterner(), unreadable.NewRecord(nil))
+	o := newIndex(nil, nil, newInterner(), unreadable.NewRecord(t.Context(), nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // instead of waiting
 	_, listed := o.List(ctx, request.Cluster{Name: "a"})

@@ -61,7 +61,7 @@ func startServer(t *testing.T, data customresourcetest.Data, wrap customresource
 	backend := data.Backend(t, false)
 	s, err := NewDefinitionStorage(Config{
 		Storage:    customresourcetest.Wrapped(backend.RESTOptionsGetter, wrap),
-		Unreadable: unreadable.NewRecord(nil),
+		Unreadable: unreadable.NewRecord(t.Context(), nil),
 		Table:      NewTable(),
 		Sources:    NewSources(&System{}),
 		BuiltInNames: func(context.Context, string) ([]apiextensions.CustomResourceDefinitionNames, error) {

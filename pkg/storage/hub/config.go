@@ -17,6 +17,7 @@ import (
 
 // Config describes the resource of a hub.
 type Config struct {
+	Logger klog.Logger
 	// Resource is the name of the resource in metrics.
 	Resource schema.GroupResource
 	// Root is the prefix of the resource's keys, with a slash at its end.
@@ -43,7 +44,7 @@ type Config struct {
 func (c *Config) versionOf(obj runtime.Object) uint64 {
 	version, err := c.Versioner.ObjectResourceVersion(obj)
 	if err != nil {
-		klog.ErrorS(err, "Failed to parse the resource version of an object", "resource", c.Resource)
+		c.Logger.Error(err, "Failed to parse the resource version of an object", "resource", c.Resource)
 	}
 	return version
 }
@@ -52,7 +53,7 @@ func (c *Config) versionOf(obj runtime.Object) uint64 {
 func (c *Config) deleted(key string, last runtime.Object, version uint64) runtime.Object {
 	obj := Shallow(last)
 	if err := c.Versioner.UpdateObject(obj, version); err != nil {
-		klog.ErrorS(err, "Failed to set the resource version of a deleted object", "resource", c.Resource, "key", key)
+		c.Logger.Error(err, "Failed to set the resource version of a deleted object", "resource", c.Resource, "key", key)
 	}
 	return c.Shown(obj)
 }
@@ -106,7 +107,7 @@ func inScope(watched, key string) bool {
 func (c *Config) matches(pred *storage.SelectionPredicate, obj runtime.Object) bool {
 	matches, err := pred.Matches(obj)
 	if err != nil {
-		klog.ErrorS(err, "Failed to match an object", "resource", c.Resource)
+		c.Logger.Error(err, "Failed to match an object", "resource", c.Resource)
 	}
 	return matches
 }

@@ -2,8 +2,6 @@ package hub
 
 import (
 	"time"
-
-	"k8s.io/klog/v2"
 )
 
 // dispatchLocked sends an event to the watchers with ranges that contain it, except those that are behind.
@@ -180,7 +178,7 @@ func (h *Hub) sendBookmarks(now time.Time) time.Time {
 func (h *Hub) sendBookmarkLocked(w *Watcher, now time.Time) {
 	bookmark, err := h.Bookmark(h.version)
 	if err != nil {
-		klog.ErrorS(err, "Failed to create a bookmark")
+		h.cfg.Logger.Error(err, "Failed to create a bookmark")
 		return
 	}
 	select {

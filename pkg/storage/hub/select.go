@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/klog/v2"
 )
 
 // eventCache is shared by the watchers of one event.
@@ -98,7 +97,7 @@ func (h *Hub) attributesOf(e *event, getAttrs storage.AttrFunc) *attributes {
 	a := &attributes{}
 	var err error
 	if a.labels, a.fields, err = getAttrs(e.obj); err != nil {
-		klog.ErrorS(err, "Failed to match an object", "resource", h.cfg.Resource, "key", e.key)
+		h.cfg.Logger.Error(err, "Failed to match an object", "resource", h.cfg.Resource, "key", e.key)
 	}
 	a.comparable = err == nil
 	if e.previous != nil {

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
-	"k8s.io/klog/v2"
 )
 
 // Close ends all watches, including the one of the watch cache, and waits until the watch cache has
@@ -124,7 +123,7 @@ func (h *Hub) resumeLocked(resourceVersion string) bool {
 		h.advancedLocked()
 		return true
 	default:
-		klog.ErrorS(err, "Lost track of the watch cache, filling it again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
+		h.cfg.Logger.Error(err, "Lost track of the watch cache, filling it again", "resource", h.cfg.Resource, "resourceVersion", resourceVersion, "at", h.version)
 		h.synced = false
 		h.endJoinedLocked()
 		return false
@@ -220,7 +219,7 @@ func (h *Hub) eventOf(received watch.Event) *event {
 	e.key, e.obj, e.bytes = h.cfg.KeyFunc(obj), obj, bytesOf(obj)
 	h.current.Store(&item{e.key, obj})
 	if e.hashes, err = hashesOf(obj); err != nil {
-		klog.ErrorS(err, "Failed to hash an object", "resource", h.cfg.Resource, "key", e.key)
+		h.cfg.Logger.Error(err, "Failed to hash an object", "resource", h.cfg.Resource, "key", e.key)
 	}
 	return e
 }

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage/cacher/metrics"
-	"k8s.io/klog/v2"
 
 	"github.com/shardplane/shardplane/pkg/storage/claims"
 )
@@ -75,7 +74,7 @@ func (h *Hub) endJoinedLocked() {
 func (w *Watcher) tooSlow() {
 	r := w.hub.cfg.Resource
 	metrics.TerminatedWatchersCounter.WithLabelValues(r.Group, r.Resource).Inc()
-	klog.V(1).InfoS("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
+	w.hub.cfg.Logger.V(1).Info("Ending a watch whose client is too slow", "resource", r, "key", w.request.Key)
 }
 
 // sendInitial waits for the reader until the watch ends, because initial events do not delay others.

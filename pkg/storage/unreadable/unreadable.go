@@ -85,7 +85,8 @@ func (o *Object) String() string {
 
 // Record contains the known unreadable objects. It can be used concurrently.
 type Record struct {
-	size atomic.Int64
+	logger klog.Logger
+	size   atomic.Int64
 
 	mu       sync.Mutex
 	clusters map[logicalcluster.Name]map[string]*Object
@@ -93,9 +94,10 @@ type Record struct {
 	reads    *prometheus.CounterVec
 }
 
-// NewRecord returns an empty record. registerer may be nil.
-func NewRecord(registerer prometheus.Registerer) *Record {
+// NewRecord returns an empty record that uses the logger of ctx. registerer may be nil.
+func NewRecord(ctx context.Context, registerer prometheus.Registerer) *Record {
 	return &Record{
+		logger:   klog.FromContext(ctx),
 		clusters: map[logicalcluster.Name]map[string]*Object{}, changed: func(logicalcluster.Name) {},
 		reads: instruments.NewCounterVec(registerer, "shardplane_storage_unreadable_object_reads_total",
 			"Reads of stored objects that failed because the object itself cannot be read, by reason: undecodable, defaults, conversion or panic.", "reason"),
@@ -136,7 +138,7 @@ func (r *Record) Add(o Object) {
 	of[o.Key] = &o
 	if !found {
 		r.size.Add(1)
-		klog.InfoS("Skipping an object that cannot be read", "logicalCluster", o.Cluster, "key", o.Key, "reason", o.Reason, "err", o.Message)
+		r.logger.Info("Skipping an object that cannot be read", "logicalCluster", o.Cluster, "key", o.Key, "reason", o.Reason, "err", o.Message)
 	}
 	r.changed(o.Cluster)
 }

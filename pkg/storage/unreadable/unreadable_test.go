@@ -19,7 +19,7 @@ func object(cluster logicalcluster.Name, name string, revision int64) Object {
 }
 
 func TestRecord(t *testing.T) {
-	r := NewRecord(nil)
+	r := NewRecord(t.Context(), nil)
 	require.True(t, r.Empty())
 	r.Add(object("a", "before", 1))
 	var changed []logicalcluster.Name

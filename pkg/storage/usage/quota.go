@@ -64,10 +64,10 @@ func (q *quota) watch(ctx context.Context, client *clientv3.Client) {
 	for {
 		q.written.Store(0)
 		if err := q.check(ctx, client); err != nil && ctx.Err() == nil {
-			klog.V(2).InfoS("Failed to check the size of etcd", "err", err)
+			klog.FromContext(ctx).V(2).Info("Failed to check the size of etcd", "err", err)
 		}
 		if err := q.compact(ctx, client, time.Now()); err != nil && ctx.Err() == nil {
-			klog.InfoS("Failed to compact the history of an etcd that is nearly full", "err", err)
+			klog.FromContext(ctx).Info("Failed to compact the history of an etcd that is nearly full", "err", err)
 		}
 		select {
 		case <-q.trigger:
@@ -107,7 +107,7 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 			full = full || isFull(status.DbSize, status.DbSizeInUse, quota)
 		}
 		if full = full || refusesWrites(status.Errors); full && !q.full.Load() {
-			klog.InfoS("etcd is nearly full: logical clusters may only delete until it has space; compact and defragment it, or raise its quota, and disarm its alarms",
+			klog.FromContext(ctx).Info("etcd is nearly full: logical clusters may only delete until it has space; compact and defragment it, or raise its quota, and disarm its alarms",
 				"size", status.DbSize, "inUse", status.DbSizeInUse, "quota", status.DbSizeQuota, "alarms", status.Errors)
 		}
 	}
@@ -118,10 +118,10 @@ func (q *quota) check(ctx context.Context, client *clientv3.Client) error {
 	q.inUse.Store(inUse)
 	q.limit.Store(least)
 	if was := q.filling.Swap(filling); was != filling {
-		klog.InfoS("Fill level of etcd has changed", "fillingUp", filling, "inUse", inUse, "quota", least)
+		klog.FromContext(ctx).Info("Fill level of etcd has changed", "fillingUp", filling, "inUse", inUse, "quota", least)
 	}
 	if was := q.full.Swap(full); was && !full {
-		klog.InfoS("etcd has space again")
+		klog.FromContext(ctx).Info("etcd has space again")
 	}
 	return nil
 }

@@ -229,7 +229,7 @@ func (c *Counter) Run(ctx context.Context) error {
 		if err == nil {
 			continue // a new follower
 		}
-		klog.InfoS("Failed to watch stored objects, counting them again", "err", err)
+		klog.FromContext(ctx).Info("Failed to watch stored objects, counting them again", "err", err)
 		select {
 		case <-time.After(retry):
 		case <-ctx.Done():

@@ -172,7 +172,7 @@ func TestClientsThatCompareVersions(t *testing.T) {
 	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "default", ResourceVersion: version}}
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
 	require.NoError(t, indexer.Add(obj))
-	mutations := cache.NewIntegerResourceVersionMutationCache(klog.Background(), indexer, indexer, kit.Timeout, true)
+	mutations := cache.NewIntegerResourceVersionMutationCache(klog.Logger{}, indexer, indexer, kit.Timeout, true)
 	mutations.Mutation(obj)
 	require.Panics(t, func() { _, _, _ = mutations.GetByKey("default/a") })
 

@@ -61,7 +61,8 @@ var (
 
 // Cache caches responses. It is safe for concurrent use.
 type Cache struct {
-	read Read
+	logger klog.Logger
+	read   Read
 
 	mu        sync.Mutex
 	entries   map[key]*entry
@@ -75,8 +76,11 @@ type Cache struct {
 }
 
 // NewParamCache returns an empty Cache.
-func NewParamCache(read Read) *Cache {
-	return &Cache{read: read, entries: map[key]*entry{}, providers: map[Location]*provider{}, recent: list.New()}
+func NewParamCache(ctx context.Context, read Read) *Cache {
+	return &Cache{
+		logger: klog.FromContext(ctx), read: read,
+		entries: map[key]*entry{}, providers: map[Location]*provider{}, recent: list.New(),
+	}
 }
 
 // key identifies a request: a path with an optional selector, for policies that name the kind.
@@ -252,7 +256,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 	case errors.Is(err, errTooLarge) || errors.Is(err, ErrTooMany):
 		return &response{refused: err}, nil
 	case isStatus && status.Status().Code < http.StatusInternalServerError && !apierrors.IsTooManyRequests(err):
-		klog.V(2).InfoS("Shard rejected a read of policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
+		c.logger.V(2).Info("Shard rejected a read of policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
 		return &response{refused: errRefused}, nil
 	default:
 		return nil, err
@@ -262,7 +266,7 @@ func (c *Cache) fetch(e *entry, parse func([]byte) (*response, error)) (*respons
 // store stores the result of a read. After an error, the previous response remains.
 func (c *Cache) store(e *entry, found *response, err error) {
 	if err != nil {
-		klog.V(2).InfoS("Failed to read policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
+		c.logger.V(2).Info("Failed to read policy parameters", "shard", e.Shard, "logicalCluster", e.Cluster, "path", e.Path, "reason", err)
 		e.provider.retry = time.Now().Add(retryAfter)
 		if e.response == nil {
 			c.remove(e)

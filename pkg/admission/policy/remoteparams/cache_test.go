@@ -119,7 +119,7 @@ func requireNone(t *testing.T, k *Kind, name string) {
 func newCache(t *testing.T) (*shard, *Cache, *Kind) {
 	t.Helper()
 	far := newShard()
-	c := NewParamCache(far.read)
+	c := NewParamCache(t.Context(), far.read)
 	t.Cleanup(c.Stop)
 	return far, c, kindOf(t, c)
 }
@@ -179,7 +179,7 @@ func TestOutage(t *testing.T) {
 	t.Parallel()
 	bubble.Test(t, func(t *testing.T) {
 		far := newShard()
-		c := NewParamCache(far.read)
+		c := NewParamCache(t.Context(), far.read)
 		far.set(pathOfA, configMap("1"), nil)
 		requireValue(t, kindOf(t, c), "1")
 		requireNone(t, kindOf(t, c), "none")
@@ -190,7 +190,7 @@ func TestOutage(t *testing.T) {
 
 		for _, failure := range []error{errUnreachable, apierrors.NewInternalError(errUnreachable), apierrors.NewTooManyRequests("", 1), context.DeadlineExceeded} {
 			far.set(pathOfA, configMap("2"), failure)
-			c := NewParamCache(far.read)
+			c := NewParamCache(t.Context(), far.read)
 			require.NoError(t, c.Restore(saved))
 			k := kindOf(t, c)
 			for range 3 {
@@ -209,7 +209,7 @@ func TestOutage(t *testing.T) {
 
 		// Only the first request waits for a shard that hangs.
 		far.takes = time.Hour
-		c = NewParamCache(far.read)
+		c = NewParamCache(t.Context(), far.read)
 		require.NoError(t, c.Restore(saved))
 		k := kindOf(t, c)
 		start := time.Now()
