@@ -50,9 +50,7 @@ type Server struct {
 	backend    *storage.Backend
 	unreadable *unreadable.Record
 	listener   *serving.Listener
-	// relays is nil if nothing is relayed.
-	relays  *relay.Relays
-	generic *genericapiserver.GenericAPIServer
+	generic    *genericapiserver.GenericAPIServer
 
 	group *lifecycle.Group
 }
@@ -81,11 +79,15 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 	if err != nil {
 		return s, err
 	}
-	token := uuid.NewString()
-	if err := restrict(c, o.Authentication, s.metrics, token, func(shard string) bool { return s.relays != nil && s.relays.Relays(shard) }); err != nil {
+	if err := s.openStorage(ctx, o); err != nil {
 		return s, err
 	}
-	if err := s.openStorage(ctx, o); err != nil {
+	token := uuid.NewString()
+	relays, err := s.newRelays(o, c.LoopbackClientConfig, token)
+	if err != nil {
+		return s, err
+	}
+	if err := restrict(c, o.Authentication, s.metrics, token, relays.Relays); err != nil {
 		return s, err
 	}
 	c.ReadyzChecks = append(c.ReadyzChecks, s.encryption.HealthChecks()...)
@@ -113,30 +115,28 @@ func NewCacheServer(ctx context.Context, o CompletedOptions) (s *Server, err err
 			return serving.Run(ctx, s.generic)
 		}},
 	)
-	if err := s.addRelays(o, c.LoopbackClientConfig, token); err != nil {
-		return s, err
+	if relays != nil {
+		s.group.Add(lifecycle.Part{Name: "relays", Run: relays.Run})
 	}
 	return s, nil
 }
 
-// addRelays adds the relays, if any are configured. They use a client of this server with a role of its own.
-func (s *Server) addRelays(o CompletedOptions, loopback *rest.Config, token string) error {
+// newRelays returns nil if nothing is relayed. Relays use a client of this server with a role of its own.
+func (s *Server) newRelays(o CompletedOptions, loopback *rest.Config, token string) (*relay.Relays, error) {
 	config, err := o.relays()
 	if err != nil || len(config.Relays) == 0 {
-		return err
+		return nil, err
 	}
 	loopback = rest.CopyConfig(loopback)
 	loopback.BearerToken = token
 	replicas, err := client.NewFactory(loopback)
 	if err != nil {
-		return fmt.Errorf("relays: %w", err)
+		return nil, fmt.Errorf("relays: %w", err)
 	}
 	s.group.Opened(replicas.CloseIdleConnections)
-	if s.relays, err = relay.NewRelays(config, relay.Self{Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays, Metrics: s.metrics}); err != nil {
-		return err
-	}
-	s.group.Add(lifecycle.Part{Name: "relays", Run: s.relays.Run})
-	return nil
+	return relay.NewRelays(config, relay.Self{
+		Name: o.Name, DataID: s.digests.dataID, Replicas: replicas, Written: written(), Timing: o.Relays, Metrics: s.metrics,
+	})
 }
 
 func (s *Server) openStorage(ctx context.Context, o CompletedOptions) (err error) {

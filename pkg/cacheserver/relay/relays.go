@@ -86,8 +86,11 @@ func NewRelays(config Config, self Self, options ...client.FactoryOption) (*Rela
 	return r, nil
 }
 
-// Relays reports whether the replicas of a shard are relayed, so that they may be written.
+// Relays reports whether the replicas of a shard are relayed, so that they may be written. A nil r relays none.
 func (r *Relays) Relays(shard string) bool {
+	if r == nil {
+		return false
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running[shard] != nil
