@@ -184,17 +184,18 @@ func (c *claimed) expireSets(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for export, sets := range c.sets {
-		maps.DeleteFunc(sets, func(_ setKey, set *trackedSet) bool { return set.expired(now) })
+		maps.DeleteFunc(sets, func(_ setKey, set *trackedSet) bool { return set.expire(now) })
 		if len(sets) == 0 {
 			delete(c.sets, export)
 		}
 	}
-	maps.DeleteFunc(c.bound, func(_ logicalcluster.Name, set *trackedSet) bool { return set.expired(now) })
+	maps.DeleteFunc(c.bound, func(_ logicalcluster.Name, set *trackedSet) bool { return set.expire(now) })
 }
 
-func (s *trackedSet) expired(now time.Time) bool {
+// expire prolongs the use of a set that watches follow, and reports whether the set has expired.
+func (s *trackedSet) expire(now time.Time) (expired bool) {
 	if s.Followed() {
-		s.used = now // by watches
+		s.used = now
 	}
 	return now.Sub(s.used) > setIdleFor
 }

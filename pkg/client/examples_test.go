@@ -289,7 +289,7 @@ func (keeping) BeforeList(context.Context, time.Time) error        { return nil 
 func (keeping) Version(metav1.Object) string                       { return "" }
 func (keeping) Put(client.Key, client.Object, string, string) bool { return true }
 func (keeping) Delete(_ client.Key, _, _ string) bool              { return false }
-func (keeping) Missing(client.Key) bool                            { return false }
+func (keeping) DropMissing(client.Key) bool                        { return false }
 func (keeping) ListComplete()                                      {}
 func (keeping) Run(context.Context)                                {}
 

@@ -12,6 +12,8 @@ import (
 // Guard decides which changes from its server an informer applies, for servers whose data may be lost or restored
 // from a backup. Without a guard, an informer deletes all objects that the server does not have.
 //
+// Put, Delete and DropMissing are called once for each change, so that a guard can record its decisions.
+//
 // All methods except BeforeList, Version and Run are called with the informer's lock held, in the order of the events.
 type Guard interface {
 	// BeforeList is called before the complete state is requested, and again after it failed. lastBreak is when the
@@ -23,8 +25,8 @@ type Guard interface {
 	Put(key Key, obj Object, served, version string) bool
 	// Delete reports whether an object that the server deleted is removed.
 	Delete(key Key, served, version string) bool
-	// Missing reports whether an object that was not part of the complete state is removed.
-	Missing(key Key) bool
+	// DropMissing reports whether an object that was not part of the complete state is removed.
+	DropMissing(key Key) bool
 	// ListComplete is called after the complete state has been applied.
 	ListComplete()
 	// Run is called with the context of Informer.Run.
@@ -60,6 +62,6 @@ func (acceptAll) BeforeList(context.Context, time.Time) error { return nil }
 func (acceptAll) Version(metav1.Object) string                { return "" }
 func (acceptAll) Put(Key, Object, string, string) bool        { return true }
 func (acceptAll) Delete(Key, string, string) bool             { return true }
-func (acceptAll) Missing(Key) bool                            { return true }
+func (acceptAll) DropMissing(Key) bool                        { return true }
 func (acceptAll) ListComplete()                               {}
 func (acceptAll) Run(context.Context)                         {}

@@ -64,7 +64,7 @@ type rangeState struct {
 	// complete is set when the first stream has delivered everything in the loaded ranges.
 	complete bool
 	floors   []floor
-	// unexplained are objects with events that were dropped as delivered but are not in the store; see delivered.
+	// unexplained are objects with events that were dropped as delivered but are not in the store; see dropDelivered.
 	unexplained map[types.UID]struct{}
 }
 

@@ -306,10 +306,10 @@ func TestMergeOfLaterStream(t *testing.T) {
 	at := func(ranges Ranges, version string) event {
 		return event{position: position{ByCluster, ranges.intervals[0].First}, uid: "u", version: version, deleted: true}
 	}
-	require.False(t, i.admits(&i.rangeState.loaded, at(held, "111")))
-	require.False(t, i.admits(&i.rangeState.loaded, at(held, "120")))
-	require.True(t, i.admits(&i.rangeState.loaded, at(incoming, "120")))
-	require.True(t, i.admits(&i.rangeState.loaded, at(held, "121")))
+	require.False(t, i.admit(&i.rangeState.loaded, at(held, "111")))
+	require.False(t, i.admit(&i.rangeState.loaded, at(held, "120")))
+	require.True(t, i.admit(&i.rangeState.loaded, at(incoming, "120")))
+	require.True(t, i.admit(&i.rangeState.loaded, at(held, "121")))
 	require.Empty(t, i.rangeState.floors)
 }
 

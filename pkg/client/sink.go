@@ -34,7 +34,7 @@ func (s *informerSink[T]) end() {
 	})
 	for _, key := range deleted {
 		s.informer.mu.Lock()
-		if s.informer.guard.Missing(key) {
+		if s.informer.guard.DropMissing(key) {
 			s.informer.remove(key, nil)
 		}
 		s.informer.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	if key.Cluster == "" && s.informer.allClusters && !s.informer.unnamed.Swap(true) {
 		klog.FromContext(ctx).Error(errUnnamed, "Received an object without a logical cluster", "informer", s.informer.name, "object", key)
 	}
-	if !s.wants(ctx, at) {
+	if !s.accept(ctx, at) {
 		return nil
 	}
 	if s.informer.options.Keep != nil && !s.informer.options.Keep(obj) {
@@ -75,7 +75,7 @@ func (s *informerSink[T]) put(ctx context.Context, received runtime.Object) erro
 	}
 	s.informer.mu.Lock()
 	defer s.informer.mu.Unlock()
-	if s.informer.admits(s.part, change) && s.informer.guard.Put(key, obj, change.version, version) {
+	if s.informer.admit(s.part, change) && s.informer.guard.Put(key, obj, change.version, version) {
 		s.informer.upsert(key, obj)
 	}
 	return nil
@@ -87,7 +87,7 @@ func (s *informerSink[T]) delete(ctx context.Context, received runtime.Object) e
 		return fmt.Errorf("%w: %T", errWrongType, received)
 	}
 	s.informer.counts.events.Add(1)
-	if at := s.positionOf(obj); s.wants(ctx, at) {
+	if at := s.positionOf(obj); s.accept(ctx, at) {
 		s.drop(s.informer.KeyOf(obj), obj, at)
 	}
 	return nil
@@ -99,7 +99,7 @@ func (s *informerSink[T]) drop(key Key, final T, at position) {
 	defer s.informer.mu.Unlock()
 	e := event{position: at, key: key, uid: final.GetUID(), version: final.GetResourceVersion(), deleted: true}
 	version := s.informer.guard.Version(final)
-	if !s.informer.admits(s.part, e) || !s.informer.guard.Delete(key, e.version, version) {
+	if !s.informer.admit(s.part, e) || !s.informer.guard.Delete(key, e.version, version) {
 		return
 	}
 	if version != "" {
@@ -116,8 +116,9 @@ func (s *informerSink[T]) positionOf(obj metav1.Object) position {
 	return position{key, key.Hash(obj)}
 }
 
-// wants reports whether the stream accepts a position. If that was not requested, the server does not filter.
-func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
+// accept reports whether the stream covers a position, or counts it as discarded. If the position was not requested
+// either, it records that the server does not filter.
+func (s *informerSink[T]) accept(ctx context.Context, at position) bool {
 	if s.part == nil || s.part.covers.Load().has(at.key, at.hash) {
 		return true
 	}
@@ -128,8 +129,8 @@ func (s *informerSink[T]) wants(ctx context.Context, at position) bool {
 	return false
 }
 
-// admits reports whether handlers must be notified of an event, with the lock held.
-func (i *Informer[T]) admits(p *part, e event) bool {
+// admit reports whether handlers must be notified of an event, or records that it is dropped, with the lock held.
+func (i *Informer[T]) admit(p *part, e event) bool {
 	if p == nil {
 		return true
 	}
@@ -137,15 +138,15 @@ func (i *Informer[T]) admits(p *part, e event) bool {
 		i.filterReport.discarded.Add(1)
 		return false
 	}
-	return p != &i.rangeState.loaded || len(i.rangeState.floors) == 0 || !i.delivered(e)
+	return p != &i.rangeState.loaded || len(i.rangeState.floors) == 0 || !i.dropDelivered(e)
 }
 
-// delivered reports whether an event was delivered by a stream that was merged into this one.
+// dropDelivered drops an event if a stream that was merged into this one has delivered it, and reports whether it did.
 //
 // If the merged stream did not leave the object in the store, the object was deleted since. The deletion follows, and
 // is also dropped. If none follows, the event is not an old one, e.g. because a virtual workspace sends an object that
 // becomes visible with its old resourceVersion. Then everything is listed again.
-func (i *Informer[T]) delivered(e event) bool {
+func (i *Informer[T]) dropDelivered(e event) (dropped bool) {
 	old := false
 	for _, f := range i.rangeState.floors {
 		order, err := resourceversion.CompareResourceVersion(e.version, f.version)

@@ -145,7 +145,7 @@ func (c *Controller[K]) process(ctx context.Context, queue *keyQueue[K], key K) 
 	if ctx.Err() != nil {
 		return // drain the queue
 	}
-	if !queue.wanted(key) {
+	if !queue.take(key) {
 		queue.backoff.Forget(key)
 		return
 	}

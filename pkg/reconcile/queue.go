@@ -85,8 +85,8 @@ func (f *keyQueue[K]) delay(key K, after time.Duration) {
 	}
 }
 
-// wanted reports whether a dequeued key must be processed.
-func (f *keyQueue[K]) wanted(key K) bool {
+// take ends the delay of a dequeued key, and reports whether the key must be processed or was dropped.
+func (f *keyQueue[K]) take(key K) (process bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if at, ok := f.delayed[key]; ok && !time.Now().Before(at) {

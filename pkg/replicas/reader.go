@@ -174,7 +174,7 @@ func (r *reader) Delete(key client.Key, served, version string) bool {
 	return true
 }
 
-func (r *reader) Missing(key client.Key) bool {
+func (r *reader) DropMissing(key client.Key) bool {
 	if r.behind[key.Shard] == nil {
 		return true
 	}

@@ -49,7 +49,7 @@ func (r *bindingReconciler) apply(ctx context.Context, key client.Key, known *ap
 		return reconcile.Result{}, reconcile.IgnoreNotFound(err)
 	case written == nil:
 		return reconcile.Result{Backoff: true}, nil
-	case conflict != "" && r.conflictIsOver(ctx, key, known, p):
+	case conflict != "" && r.retryReserve(ctx, key, known, p):
 		return reconcile.Result{}, errors.New("names were released concurrently")
 	case written == known:
 		return result, r.apis.Yield(ctx, key) // also for resources that were bound before this replica became leader
@@ -108,8 +108,9 @@ func (r *bindingReconciler) checkReplacements(ctx context.Context, known *apisv1
 	return nil
 }
 
-// conflictIsOver checks the names again: they may have been released before the binding was recorded as waiting.
-func (r *bindingReconciler) conflictIsOver(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) bool {
+// retryReserve reserves the names again, and releases them if it succeeds. They may have been released before the
+// binding was recorded as waiting.
+func (r *bindingReconciler) retryReserve(ctx context.Context, key client.Key, binding *apisv1alpha2.APIBinding, p *plan) (succeeded bool) {
 	release, conflict, err := reserve(ctx, r.apis, r.siblings, key.Cluster, binding, p)
 	if err != nil || conflict != "" {
 		return false

@@ -185,7 +185,7 @@ func (c *controller) empty(ctx context.Context, object *cachev1alpha1.CachedReso
 	if err != nil {
 		return false, err
 	}
-	if c.incomplete(p.Replicated().GroupResource()) {
+	if c.dropPublished(p.Replicated().GroupResource()) {
 		return false, nil
 	}
 	publisher := c.publisher(client.KeyOf(object))
@@ -209,7 +209,7 @@ func (c *controller) release(ctx context.Context, publisher apis.Publisher) erro
 		return nil
 	}
 	if by == 1 {
-		if c.incomplete(replicated.GroupResource()) {
+		if c.dropPublished(replicated.GroupResource()) {
 			return fmt.Errorf("not all publishers of %s have been observed yet", replicated.GroupResource())
 		}
 		ctx, cancel := context.WithTimeout(ctx, removeTimeout)

@@ -89,7 +89,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 	wait := func(message string) {
 		conditions.MarkFalse(object, cachev1alpha1.ReplicationStarted, reasonWaiting, conditionsv1alpha1.ConditionSeverityInfo, "%s", message)
 	}
-	if !replicates(object) && c.incomplete(p.Replicated().GroupResource()) {
+	if !replicates(object) && c.dropPublished(p.Replicated().GroupResource()) {
 		wait("Waiting for other cached resources with this identity, which had replicas before the shard started")
 		return reconcile.Result{Backoff: true}, nil
 	}
@@ -103,7 +103,7 @@ func (c *controller) replicate(ctx context.Context, object *cachev1alpha1.Cached
 		return reconcile.Result{Backoff: true}, nil
 	}
 	annotateKind(object, served.Kind)
-	if c.incomplete(p.Replicated().GroupResource()) {
+	if c.dropPublished(p.Replicated().GroupResource()) {
 		return reconcile.Result{Backoff: true}, nil // the status from before the start is still true
 	}
 	if err := c.Table.Ensure(p.Replicated()); err != nil {
@@ -339,9 +339,10 @@ func (c *controller) remember(context.Context, reconcile.Queue[client.Key]) (fun
 	return func() {}, nil
 }
 
-// incomplete reports whether some cached resources that had replicas of a resource at the start have not been published
-// yet. Until they are, replicas must not be written or deleted: theirs would be obsolete, or replaced.
-func (c *controller) incomplete(resource schema.GroupResource) bool {
+// dropPublished drops the initial publishers of a resource that have been published. It reports whether some cached
+// resources that had replicas at the start have not. Until they are, replicas must not be written or deleted, because
+// theirs would be obsolete, or replaced.
+func (c *controller) dropPublished(resource schema.GroupResource) (incomplete bool) {
 	c.initialPublishers.mu.Lock()
 	defer c.initialPublishers.mu.Unlock()
 	all := c.initialPublishers.of[resource]

@@ -180,19 +180,19 @@ func TestIncomplete(t *testing.T) {
 	}
 	for _, c := range []*controller{of, ofCluster} {
 		clear(published)
-		require.False(t, c.incomplete(resource), "no publishers are awaited before the start")
+		require.False(t, c.dropPublished(resource), "no publishers are awaited before the start")
 		_, err := c.remember(t.Context(), nil)
 		require.NoError(t, err)
 		require.ElementsMatch(t, initialPublishers, c.initialPublishers.of[resource])
 		require.Len(t, c.initialPublishers.of, 2)
 		for _, publisher := range initialPublishers {
-			require.True(t, c.incomplete(resource), publisher)
+			require.True(t, c.dropPublished(resource), publisher)
 			published[publisher] = true
 		}
-		require.False(t, c.incomplete(resource))
+		require.False(t, c.dropPublished(resource))
 		clear(published)
-		require.False(t, c.incomplete(resource), "publishers that are added later must not be awaited")
-		require.True(t, c.incomplete(schema.GroupResource{Group: "g.io", Resource: "flavors:f01"}))
+		require.False(t, c.dropPublished(resource), "publishers that are added later must not be awaited")
+		require.True(t, c.dropPublished(schema.GroupResource{Group: "g.io", Resource: "flavors:f01"}))
 	}
 }
 

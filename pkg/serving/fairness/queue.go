@@ -205,7 +205,7 @@ func (q *Queue) update(f *flow) {
 	if f.waiting == 0 {
 		delete(q.held, f)
 	}
-	ready := (len(f.returning) > 0 || f.waiting > 0 && q.mayPause(f)) && f.throttledUntil.IsZero() && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
+	ready := (len(f.returning) > 0 || f.waiting > 0 && q.admitPause(f)) && f.throttledUntil.IsZero() && (f.inUse == 0 || f.inUse+f.head().seats <= q.seatsOf(f))
 	switch {
 	case ready && f.index < 0:
 		heap.Push(&q.ready, f)
@@ -311,9 +311,9 @@ func (q *Queue) move(t *queuedRequest, direction int) {
 	}
 }
 
-// mayPause reports whether another request of a flow may execute although it may pause. A flow may pause at most as
-// many requests as may wait, and, except for ownPauses, as remain for other flows.
-func (q *Queue) mayPause(f *flow) bool {
+// admitPause reports whether another request of a flow may execute although it may pause. A flow may pause at most as
+// many requests as may wait, and, except for ownPauses, as remain for other flows. In the latter case, it is held.
+func (q *Queue) admitPause(f *flow) bool {
 	remaining := q.limits.Paused - q.paused
 	if q.limits.Paused > 0 && f.paused+f.inUse >= max(remaining, ownPauses) {
 		q.held[f] = struct{}{}
