@@ -40,21 +40,37 @@ const (
 	requestedTimeout = 3 * time.Second
 )
 
-type follower struct {
-	board          *board.Board
-	synced         <-chan struct{}
-	cancel         context.CancelFunc
-	done           chan struct{}
-	deleteSnapshot func() error
-	// copies are the replicas of each object, by name, one for each shard that has it. Clients get the last one.
-	copies map[string][]*unstructured.Unstructured
-	began  time.Time
-
-	// consumed is set while the offering has consumers here. Otherwise, requested is the time of the last request
-	// for it. They are guarded by the lock of the replicas.
-	consumed  bool
-	requested time.Time
-	as        offering
+// Run follows the sources with consumers until ctx ends.
+func (x *Replicas) Run(ctx context.Context) error {
+	if x.config.Cache == nil {
+		<-ctx.Done()
+		return nil
+	}
+	if err := x.config.Kept.Prune(); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to delete expired snapshots of cached resources")
+	}
+	x.mu.Lock()
+	x.running = ctx
+	x.mu.Unlock()
+	defer x.stopAll()
+	stop := x.config.FollowConsumers(func(export client.Key) {
+		x.mu.Lock()
+		x.consumed[export] = true
+		x.mu.Unlock()
+		x.enqueue()
+	})
+	defer stop()
+	tick := x.config.Clock.NewTicker(checkInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-x.changed:
+		case <-tick.C():
+		}
+		x.followSources(ctx)
+	}
 }
 
 func (x *Replicas) stopAll() {
@@ -96,6 +112,28 @@ func (x *Replicas) followSources(ctx context.Context) {
 		if err := f.deleteSnapshot(); err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to delete the snapshot of an unused cached resource", "resource", of.resource.String())
 		}
+	}
+}
+
+// endWatches ends the watches of offerings that have another source now, or none.
+func (x *Replicas) endWatches() {
+	x.mu.Lock()
+	all := map[offeringOf]bool{}
+	for w := range x.watches {
+		all[w.of] = true
+	}
+	x.mu.Unlock()
+	for of := range all {
+		if now, err := x.offered(of.offering); now == of.source || errors.Is(err, client.ErrIncomplete) {
+			continue
+		}
+		x.mu.Lock()
+		for w := range x.watches { // including those that were opened meanwhile
+			if w.of == of {
+				w.cancel()
+			}
+		}
+		x.mu.Unlock()
 	}
 }
 

@@ -16,21 +16,22 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/kcp-dev/logicalcluster/v3"
 	apisv1alpha2 "github.com/kcp-dev/sdk/apis/apis/v1alpha2"
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
-	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
+	"github.com/shardplane/shardplane/pkg/virtual/board"
 )
 
 // Config configures Replicas.
@@ -77,6 +78,33 @@ type offering struct {
 	resource schema.GroupResource
 }
 
+type offeringOf struct {
+	offering
+	source
+}
+
+type openWatch struct {
+	of     offeringOf
+	cancel context.CancelFunc
+}
+
+type follower struct {
+	board          *board.Board
+	synced         <-chan struct{}
+	cancel         context.CancelFunc
+	done           chan struct{}
+	deleteSnapshot func() error
+	// copies are the replicas of each object, by name, one for each shard that has it. Clients get the last one.
+	copies map[string][]*unstructured.Unstructured
+	began  time.Time
+
+	// consumed is set while the offering has consumers here. Otherwise, requested is the time of the last request
+	// for it. They are guarded by the lock of the replicas.
+	consumed  bool
+	requested time.Time
+	as        offering
+}
+
 // NewReplicationVirtualWorkspace returns Replicas, which follow nothing before Run.
 func NewReplicationVirtualWorkspace(config Config) *Replicas {
 	config.Clock = cmp.Or[clock.WithTicker](config.Clock, clock.RealClock{})
@@ -110,44 +138,6 @@ func (x *Replicas) enqueue() {
 	case x.changed <- struct{}{}:
 	default:
 	}
-}
-
-// Run follows the sources with consumers until ctx ends.
-func (x *Replicas) Run(ctx context.Context) error {
-	if x.config.Cache == nil {
-		<-ctx.Done()
-		return nil
-	}
-	if err := x.config.Kept.Prune(); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to delete expired snapshots of cached resources")
-	}
-	x.mu.Lock()
-	x.running = ctx
-	x.mu.Unlock()
-	defer x.stopAll()
-	stop := x.config.FollowConsumers(func(export client.Key) {
-		x.mu.Lock()
-		x.consumed[export] = true
-		x.mu.Unlock()
-		x.enqueue()
-	})
-	defer stop()
-	tick := x.config.Clock.NewTicker(checkInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-x.changed:
-		case <-tick.C():
-		}
-		x.followSources(ctx)
-	}
-}
-
-// Of returns the objects of a resource that an export offers with virtual storage.
-func (x *Replicas) Of(export client.Key, resource schema.GroupResource) definitions.Objects {
-	return objects{replicas: x, offering: offering{export, resource}}
 }
 
 func (x *Replicas) offered(o offering) (source, error) {

@@ -3,7 +3,6 @@ package replication
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -38,6 +37,11 @@ type objects struct {
 	offering
 
 	replicas *Replicas
+}
+
+// Of returns the objects of a resource that an export offers with virtual storage.
+func (x *Replicas) Of(export client.Key, resource schema.GroupResource) definitions.Objects {
+	return objects{replicas: x, offering: offering{export, resource}}
 }
 
 // In implements definitions.Objects.
@@ -127,16 +131,6 @@ func fieldsOf(selectable []apiextensionsv1.SelectableField) func(client.Object) 
 	}
 }
 
-type offeringOf struct {
-	offering
-	source
-}
-
-type openWatch struct {
-	of     offeringOf
-	cancel context.CancelFunc
-}
-
 // reader serves an offering. Its watches end when the source changes, so that clients list again.
 type reader struct {
 	*board.Reader
@@ -162,28 +156,6 @@ func (r reader) Watch(ctx context.Context, options *metainternalversion.ListOpti
 		cancel()
 	}
 	return opened, err
-}
-
-// endWatches ends the watches of offerings that have another source now, or none.
-func (x *Replicas) endWatches() {
-	x.mu.Lock()
-	all := map[offeringOf]bool{}
-	for w := range x.watches {
-		all[w.of] = true
-	}
-	x.mu.Unlock()
-	for of := range all {
-		if now, err := x.offered(of.offering); now == of.source || errors.Is(err, client.ErrIncomplete) {
-			continue
-		}
-		x.mu.Lock()
-		for w := range x.watches { // including those that were opened meanwhile
-			if w.of == of {
-				w.cancel()
-			}
-		}
-		x.mu.Unlock()
-	}
 }
 
 // VirtualWorkspaces serves the virtual workspaces of endpoint slices whose export has consumers on the shard.
