@@ -191,7 +191,7 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	lc.Name, lc.Type = "team", "home:special"
 	index.UpsertLogicalCluster("root", lc)
 	known := func() authn.Workspace {
-		return s.workspaceIssuers(context.WithValue(t.Context(), recordKey{}, &record{target: "/clusters/team/api", received: time.Now()}))
+		return s.workspaceIssuers(context.WithValue(t.Context(), recordKey{}, &record{path: parsedPath{at: address{path: "team", valid: true}}, received: time.Now()}))
 	}
 	require.True(t, known().Incomplete, "data must be incomplete before the shard is followed")
 	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataEpochs{})

@@ -60,6 +60,22 @@ func addressOf(path string) (address, error) {
 	return at, nil
 }
 
+// parsedPath is an escaped path with the result of addressOf.
+type parsedPath struct {
+	escaped string
+	at      address
+	err     error
+}
+
+// of returns the parsed path of a request, which is p unless the path has changed.
+func (p parsedPath) of(r *http.Request) parsedPath {
+	if escaped := r.URL.EscapedPath(); escaped != p.escaped {
+		at, err := addressOf(escaped)
+		return parsedPath{escaped: escaped, at: at, err: err}
+	}
+	return p
+}
+
 func shardAddressOf(below string) (address, error) {
 	name, rest := splitEscaped(below)
 	mount, virtualWorkspace := request.MountOf(rest, request.VirtualWorkspaceMounts()...)
@@ -155,11 +171,13 @@ func unescapedRest(rest string) string {
 }
 
 // isLongRunning reports whether a request lasts until one of the sides ends it.
-func isLongRunning(r *http.Request) bool { return isWatch(r) || r.Header.Get("Upgrade") != "" }
+func isLongRunning(r *http.Request, path parsedPath) bool {
+	return isWatch(r, path) || r.Header.Get("Upgrade") != ""
+}
 
 // isWatch reports whether a shard treats r as a watch. A resource or object may be named "watch", too.
-func isWatch(r *http.Request) bool {
-	if r.Method != http.MethodGet {
+func isWatch(r *http.Request, path parsedPath) bool {
+	if r.Method != http.MethodGet || path.err != nil {
 		return false
 	}
 	if !strings.Contains(r.URL.Path, "/watch/") && !strings.Contains(r.URL.RawQuery, "watch") && !strings.Contains(r.URL.RawQuery, "%") {
@@ -167,10 +185,7 @@ func isWatch(r *http.Request) bool {
 	}
 	// The query is omitted, because upstream logs invalid ones.
 	bare := http.Request{Method: r.Method, URL: &url.URL{}}
-	at, err := addressOf(r.URL.EscapedPath())
-	if err != nil {
-		return false
-	}
+	at := path.at
 	// Servers of the mapping file may have logical clusters anywhere in their paths.
 	if _, below, found := strings.Cut(at.rest, request.Clusters.Prefix); found && !at.valid {
 		_, at.rest = splitEscaped(below)

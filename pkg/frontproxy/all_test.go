@@ -225,8 +225,9 @@ func TestIsWatch(t *testing.T) {
 		want := i < len(watches)
 		for _, below := range []string{"/clusters/root", "/clusters/root:watch", "/clusters/watch", "/services/apiexport/watch/watch/clusters/watch", "/services/apiresourceschema/c/clusters/*"} {
 			url := "https://proxy" + below + target
-			require.Equal(t, want, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)), url)
-			require.False(t, isWatch(httptest.NewRequestWithContext(t.Context(), http.MethodPost, url, http.NoBody)), url)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+			require.Equal(t, want, isWatch(r, parsedPath{}.of(r)), url)
+			require.False(t, isWatch(&http.Request{Method: http.MethodPost, URL: r.URL}, parsedPath{}.of(r)), url)
 		}
 		// The shard agrees for the path below the logical cluster.
 		if info, err := requestInfos.NewRequestInfo(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://shard"+target, http.NoBody)); err == nil {
@@ -242,7 +243,7 @@ func TestWatchOfRewrittenPath(t *testing.T) {
 	ctx := context.WithValue(t.Context(), recordKey{}, rec)
 	const rest = "/api/v1/namespaces/clusters/pods?watch=true"
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, rest, http.NoBody)
-	require.False(t, isLongRunning(r))
+	require.False(t, isLongRunning(r, parsedPath{}.of(r)))
 	r = httptest.NewRequestWithContext(ctx, http.MethodGet, "/clusters/team"+rest, http.NoBody)
 	withTarget(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
 	require.True(t, rec.long)

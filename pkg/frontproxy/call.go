@@ -265,8 +265,9 @@ type record struct {
 	bytes                   int64
 	// status is the response of the front-proxy itself, if any.
 	status metav1.Status
-	// target is the escaped path, and token a token of the development cluster in the request, if any.
-	target, token string
+	path   parsedPath
+	// token is a token of the development cluster in the request, if any.
+	token string
 	// forwarded is set if a shard has responded, and therefore audited the request.
 	forwarded bool
 }
@@ -331,7 +332,8 @@ func withAccounting(next http.Handler, m *metrics, running *waitgroup.SafeWaitGr
 			defer running.Done()
 		}
 		start := time.Now()
-		rec := &record{ResponseWriter: w, received: start, long: isLongRunning(r)}
+		path := parsedPath{}.of(r)
+		rec := &record{ResponseWriter: w, received: start, path: path, long: isLongRunning(r, path)}
 		inFlight := short
 		if rec.long {
 			inFlight = long

@@ -76,7 +76,8 @@ func (h *handler) chain() serving.Chain {
 func withTarget(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := recordFrom(r.Context())
-		rec.target, rec.long = r.URL.EscapedPath(), isLongRunning(r)
+		rec.path = rec.path.of(r)
+		rec.long = isLongRunning(r, rec.path)
 		next.ServeHTTP(w, r)
 	})
 }
@@ -182,9 +183,9 @@ func (h *handler) audit(r *http.Request, rec *record, received time.Time) {
 	}
 	rest := r.URL.EscapedPath()
 	if strings.HasPrefix(rest, request.Clusters.Prefix) || strings.HasPrefix(rest, request.ServicesPrefix) || strings.HasPrefix(rest, shardsPrefix) {
-		if at, err := addressOf(rest); err == nil {
-			rest = at.rest
-			response.Cluster, response.Path = clusterOf(at, rec.cluster)
+		if path := rec.path.of(r); path.err == nil {
+			rest = path.at.rest
+			response.Cluster, response.Path = clusterOf(path.at, rec.cluster)
 		}
 	}
 	path := unescapedRest(rest)

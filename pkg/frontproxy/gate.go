@@ -1,6 +1,7 @@
 package frontproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -70,16 +71,15 @@ func (g *gate) accessRequest(c *call) *accessRequest {
 	return &accessRequest{gate: g, call: c, release: func() {}}
 }
 
-// take acquires a slot for a call that may have to wait. If there is none, it writes the response and returns false.
-func (v *accessRequest) take(w http.ResponseWriter) bool {
+// take acquires a slot for a call that may have to wait. It returns an error response if there is none.
+func (v *accessRequest) take() *apierrors.StatusError {
 	release, ok := v.resolver.acquire(identity.FlowOf("", v.user))
 	if !ok {
-		writeStatus(w, statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
-			"too many pending requests of this user for workspaces for which it is not yet authorized, try again later"))
-		return false
+		return statusError(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, retrySoon,
+			"too many pending requests of this user for workspaces for which it is not yet authorized, try again later")
 	}
 	v.release = release
-	return true
+	return nil
 }
 
 func (v *accessRequest) at(target workspaceindex.Target, virtualWorkspace string, shard *backend) {
@@ -98,25 +98,23 @@ func (v *accessRequest) identify(header http.Header) {
 	v.call.identify(header, v.groups)
 }
 
-// mustConceal reports whether a shard's response must be hidden because it would disclose to a user
-// without access that the logical cluster exists. This applies to a 403 without the header that the
-// shard sets for authorized users. For other errors without it, e.g. timeouts and malformed
-// impersonation, which occur before authorization, the access is checked separately.
-func (v *accessRequest) mustConceal(ctx context.Context, res *http.Response) bool {
-	switch access := takeAccessHeader(res.Header); {
+// accept returns the refusal if a shard's response would disclose to a user without access that the
+// logical cluster exists. This applies to a 403 without the header that the shard sets for authorized
+// users. For other errors without it, e.g. timeouts and malformed impersonation, which occur before
+// authorization, the access is checked separately.
+func (v *accessRequest) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
+	switch access, failed := takeAccessHeader(res.Header), res.StatusCode >= http.StatusBadRequest; {
 	case access == "true":
 		v.accessCache.Add(v.accessKey, nil, accessTTL)
 		v.release()
-		return false
-	case v.virtualWorkspace != "" && res.StatusCode < http.StatusBadRequest:
-		return true // the virtual workspace exists even if it shows no objects of the logical cluster
-	case res.StatusCode < http.StatusBadRequest:
+		return nil
+	case !failed && v.virtualWorkspace == "":
 		v.release() // nothing waits any more, even if the response takes long
-		return false
-	case res.StatusCode != http.StatusForbidden:
-		return v.denied(ctx)
-	default:
-		return true
+		return nil
+	case failed && res.StatusCode != http.StatusForbidden:
+		return v.conceal(r)
+	default: // includes success, because a virtual workspace exists even if it shows nothing of the logical cluster
+		return v.refusal(r)
 	}
 }
 
@@ -127,16 +125,21 @@ func takeAccessHeader(header http.Header) string {
 	return access
 }
 
-// notAuthorized reports whether the shard denies access to a user that was not authorized recently. The request
-// body must not be read before, because that alone would disclose that there is a server.
-func (v *accessRequest) notAuthorized(ctx context.Context) bool {
-	return !v.accessCache.has(v.accessKey) && v.denied(ctx)
+// concealUnlessCached is conceal for users that were not authorized recently. The request body must not be read
+// before, because that alone would disclose that there is a server.
+func (v *accessRequest) concealUnlessCached(r *http.Request) *apierrors.StatusError {
+	if v.accessCache.has(v.accessKey) {
+		return nil
+	}
+	return v.conceal(r)
 }
 
-// denied reports whether the shard denies access to the logical cluster. It is false if the shard does not respond.
-func (v *accessRequest) denied(ctx context.Context) bool {
-	denied, _ := v.checkAccess(ctx)
-	return denied
+// conceal returns the refusal if the shard denies access to the logical cluster. Without a response, it returns nil.
+func (v *accessRequest) conceal(r *http.Request) *apierrors.StatusError {
+	if denied, _ := v.checkAccess(r.Context()); denied {
+		return v.refusal(r)
+	}
+	return nil
 }
 
 // checkAccess checks on the shard whether access is denied or granted. Both are false without a response.
@@ -167,31 +170,24 @@ func (v *accessRequest) checkAccess(ctx context.Context) (denied, authorized boo
 	return res.StatusCode == http.StatusForbidden && access != "true", access == "true"
 }
 
+// refusal is the response to a user without access, which may have been authorized before.
 func (v *accessRequest) refusal(r *http.Request) *apierrors.StatusError {
+	v.accessCache.Remove(v.accessKey)
 	v.resolver.delayDenial(r.Context(), v.arrived)
 	return v.unknown(r)
-}
-
-// revoked is the refusal for a user that may have been authorized before.
-func (v *accessRequest) revoked(r *http.Request) *apierrors.StatusError {
-	v.accessCache.Remove(v.accessKey)
-	return v.refusal(r)
 }
 
 // lost is the refusal if the request failed with err and the user has no access, otherwise nil.
 func (v *accessRequest) lost(r *http.Request, err error) *apierrors.StatusError {
 	operation, ok := errors.AsType[*net.OpError](err)
-	if dialing := ok && operation.Op == "dial"; !dialing && v.denied(r.Context()) {
-		return v.revoked(r)
+	if ok && operation.Op == "dial" {
+		return nil
 	}
-	return nil
+	return v.conceal(r)
 }
 
 func (v *accessRequest) unavailable(r *http.Request, why string) *apierrors.StatusError {
-	if v.denied(r.Context()) {
-		return v.refusal(r)
-	}
-	return unavailable("%s", why)
+	return cmp.Or(v.conceal(r), unavailable("%s", why))
 }
 
 func (v *accessRequest) missing(r *http.Request, target workspaceindex.Target, outcome workspaceindex.Outcome) *apierrors.StatusError {

@@ -17,23 +17,22 @@ import (
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
 )
 
-func (rt *router) targetOf(path string) (string, bool) {
-	prefix, _ := mappingOf(path)
-	if to := rt.mapped.of(path, prefix); to != nil {
-		segment, _, malformed := to.clusterIn(path)
+func (rt *router) targetOf(path parsedPath) (string, bool) {
+	prefix, _ := mappingOf(path.escaped)
+	if to := rt.mapped.of(path.escaped, prefix); to != nil {
+		segment, _, malformed := to.clusterIn(path.escaped)
 		if malformed || segment == "" {
 			return "", false
 		}
 		return clusterPath(segment)
 	}
-	at, err := addressOf(path)
-	return at.path, err == nil && at.valid && at.virtualWorkspace == nil
+	return path.at.path, path.err == nil && path.at.valid && path.at.virtualWorkspace == nil
 }
 
 // workspaceIssuers returns the logical cluster of a request, and the issuers of its type. If the logical
 // cluster is unknown, the lookup waits as long as for any user.
 func (rt *router) workspaceIssuers(ctx context.Context) authn.Workspace {
-	path, ok := rt.targetOf(recordFrom(ctx).target)
+	path, ok := rt.targetOf(recordFrom(ctx).path)
 	if !ok {
 		return authn.Workspace{}
 	}

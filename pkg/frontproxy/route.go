@@ -45,10 +45,13 @@ func (rt *router) send(w http.ResponseWriter, r *http.Request, c *call, cluster 
 	rt.forwarder.forward(w, r, c, to)
 }
 
-// admit acquires a slot unless the user was authorized recently. If there is none, it responds and returns false.
-func (rt *router) admit(w http.ResponseWriter, v *accessRequest, at address) bool {
+// admit acquires a slot unless the user was authorized recently. It returns an error response if there is none.
+func (rt *router) admit(v *accessRequest, at address) *apierrors.StatusError {
 	target, virtualWorkspace, found := rt.find(at, rt.resolver.index.Lookup)
-	return found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, virtualWorkspace)) || v.take(w)
+	if found == workspaceindex.Found && rt.accessCache.has(accessKeyOf(v.user, target.Cluster, virtualWorkspace)) {
+		return nil
+	}
+	return v.take()
 }
 
 // find looks up the logical cluster and the path of the virtual workspace that an address specifies.
@@ -101,11 +104,12 @@ func (rt *router) resolve(r *http.Request, v *accessRequest, at address) (target
 			return nil, v.missing(r, target, outcome)
 		case outcome == workspaceindex.Unavailable || shard == nil:
 			return nil, v.unavailable(r, "the workspace is unavailable")
-		case bodies.In(r) && v.notAuthorized(r.Context()):
-			return nil, v.refusal(r)
-		default:
-			return &shardTarget{backend: shard, accessRequest: v}, nil
+		case bodies.In(r):
+			if refused := v.concealUnlessCached(r); refused != nil {
+				return nil, refused
+			}
 		}
+		return &shardTarget{backend: shard, accessRequest: v}, nil
 	}
 }
 
@@ -166,13 +170,6 @@ func (t *shardTarget) path(string) string {
 func (t *shardTarget) identify(p *httputil.ProxyRequest) {
 	p.SetXForwarded()
 	t.accessRequest.identify(p.Out.Header)
-}
-
-func (t *shardTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
-	if t.accessRequest.mustConceal(r.Context(), res) {
-		return t.accessRequest.revoked(r)
-	}
-	return nil
 }
 
 func (t *shardTarget) String() string { return "the workspace's shard" }

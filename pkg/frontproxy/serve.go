@@ -197,11 +197,12 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	at, err := addressOf(r.URL.EscapedPath())
-	if err != nil {
-		writeStatus(w, apierrors.NewBadRequest(err.Error()))
+	path := recordFrom(r.Context()).path.of(r)
+	if path.err != nil {
+		writeStatus(w, apierrors.NewBadRequest(path.err.Error()))
 		return
 	}
+	at := path.at
 	c.rest = at.rest
 	if refused := serving.BelowCluster(unescapedRest(c.rest)); refused != nil {
 		writeStatus(w, refused) // regardless of whether the logical cluster exists
@@ -219,7 +220,8 @@ func (rt *router) serveCluster(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := rt.accessRequest(c)
-	if !rt.admit(w, v, at) {
+	if refused := rt.admit(v, at); refused != nil {
+		writeStatus(w, refused)
 		return
 	}
 	defer func() { v.release() }()
@@ -248,38 +250,39 @@ func (rt *router) serveMapped(w http.ResponseWriter, r *http.Request, m *mappedS
 	c.token, c.rest = "", rest
 	v := rt.accessRequest(c)
 	defer func() { v.release() }()
-	if segment != "" && segment != request.Wildcard && !rt.exists(w, r, v, segment) {
-		return
+	if segment != "" && segment != request.Wildcard {
+		if refused := rt.locate(r, v, segment); refused != nil {
+			writeStatus(w, refused)
+			return
+		}
 	}
 	rec := recordFrom(r.Context())
 	rec.ResponseWriter = responses.Stream(rec.ResponseWriter, r)
 	rt.send(w, r, c, v.cluster, &mappedTarget{mappedServer: m, accessRequest: v})
 }
 
-// exists reports whether the logical cluster of a path segment exists. If not, it writes the response.
-func (rt *router) exists(w http.ResponseWriter, r *http.Request, v *accessRequest, segment string) bool {
+// locate resolves the logical cluster of a path segment. It returns an error response if that does not exist.
+func (rt *router) locate(r *http.Request, v *accessRequest, segment string) *apierrors.StatusError {
 	path, ok := clusterPath(segment)
 	if !ok {
-		writeStatus(w, forbidden(r, unescapedRest(v.rest)))
-		return false
+		return forbidden(r, unescapedRest(v.rest))
 	}
-	if !rt.admit(w, v, address{path: path, valid: true, rest: v.rest}) {
-		return false
+	if refused := rt.admit(v, address{path: path, valid: true, rest: v.rest}); refused != nil {
+		return refused
 	}
 	target, outcome := rt.resolver.resolve(r.Context(), path, v.arrived, v.user)
 	v.at(target, "", rt.shards.backend(target.Shard))
 	v.isNew = isNew(target)
 	switch {
 	case outcome == workspaceindex.Mounted || outcome == workspaceindex.Unmounted:
-		writeStatus(w, v.refusal(r)) // not a logical cluster
+		return v.refusal(r) // not a logical cluster
 	case !known(outcome):
-		writeStatus(w, v.missing(r, target, outcome))
+		return v.missing(r, target, outcome)
 	case outcome == workspaceindex.Unavailable || v.shard == nil:
-		writeStatus(w, v.unavailable(r, "the workspace is unavailable"))
+		return v.unavailable(r, "the workspace is unavailable")
 	default:
-		return true
+		return nil
 	}
-	return false
 }
 
 // serveAdmin forwards a request for resources of the installation to a shard. Only administrators may use it.

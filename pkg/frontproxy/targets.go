@@ -177,13 +177,12 @@ func (t *mappedTarget) identify(p *httputil.ProxyRequest) {
 
 // accept hides errors that would disclose the logical cluster. The server is responsible for other responses.
 func (t *mappedTarget) accept(r *http.Request, res *http.Response) *apierrors.StatusError {
+	defer t.accessRequest.release()
 	takeAccessHeader(res.Header)
-	conceal := res.StatusCode >= http.StatusBadRequest && t.accessRequest.notAuthorized(r.Context())
-	t.accessRequest.release()
-	if conceal {
-		return t.accessRequest.revoked(r)
+	if res.StatusCode < http.StatusBadRequest {
+		return nil
 	}
-	return nil
+	return t.accessRequest.concealUnlessCached(r)
 }
 
 func (t *mappedTarget) String() string { return "the server of this path" }

@@ -159,24 +159,18 @@ var rights = []Mutant{
 	{
 		Name: "unconcealed", Rule: "the front-proxy conceals each 403 without the access header",
 		Edits: []Edit{{
-			File: "pkg/frontproxy/gate.go",
-			Before: `	default:
-		return true
-`,
-			After: `	default:
-		return false
-`,
+			File:   "pkg/frontproxy/gate.go",
+			Before: "\t\treturn v.refusal(r)\n\t}\n}",
+			After:  "\t\treturn nil\n\t}\n}",
 		}},
 		CaughtBy: "./pkg/frontproxy", Test: "TestAccessHeader",
 	},
 	{
 		Name: "denied-at-once", Rule: "a denial of access takes the same time whether something exists or not",
 		Edits: []Edit{{
-			File: "pkg/frontproxy/gate.go",
-			Before: `	v.accessCache.Remove(v.accessKey)
-	return v.refusal(r)`,
-			After: `	v.accessCache.Remove(v.accessKey)
-	return v.unknown(r)`,
+			File:   "pkg/frontproxy/gate.go",
+			Before: "\t\treturn v.refusal(r)\n\t}\n}",
+			After:  "\t\tv.accessCache.Remove(v.accessKey)\n\t\treturn v.unknown(r)\n\t}\n}",
 		}},
 		CaughtBy: SuiteIsolation,
 	},
