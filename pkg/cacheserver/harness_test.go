@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 var (
 	shardsGVR         = schema.GroupVersionResource{Group: "core.kcp.io", Version: "v1alpha1", Resource: "shards"}
 	workspaceTypesGVR = schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspacetypes"}
+	factory           = harness.NewFactory
 )
 
 // instance is a running server that a test can stop and start again.
@@ -142,14 +143,6 @@ func (c *cacheServer) own(t testing.TB) prometheus.GathererFunc {
 		families, err := parser.TextToMetricFamilies(strings.NewReader(text))
 		return slices.Collect(maps.Values(families)), err
 	}
-}
-
-func factory(t testing.TB, config *rest.Config) *client.Factory {
-	t.Helper()
-	f, err := client.NewFactory(config)
-	require.NoError(t, err)
-	t.Cleanup(f.CloseIdleConnections)
-	return f
 }
 
 // in returns the client of a resource in one logical cluster, or in all for "*".

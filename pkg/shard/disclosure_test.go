@@ -17,12 +17,15 @@ import (
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/apis"
+	"github.com/shardplane/shardplane/pkg/bindings"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -30,6 +33,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/pkg/virtual/apiexport"
 	"github.com/shardplane/shardplane/test/background"
 )
 
@@ -175,4 +179,32 @@ func TestUnreachableShardDisclosesNoType(t *testing.T) {
 		require.False(t, may)
 	}
 	require.Equal(t, []string{"denied here", "denied here"}, did.take())
+}
+
+// TestAccessEnds: a request is not served if its binding ends after the authorization, e.g. while it waits for a seat.
+func TestAccessEnds(t *testing.T) {
+	server, export, binding := clienttest.New(t, kinds.Scheme), &apisv1alpha2.APIExport{}, &apisv1alpha2.APIBinding{}
+	export.Spec.Resources = []apisv1alpha2.ResourceSchema{{Group: "g.io", Name: "things"}}
+	require.NoError(t, json.Unmarshal([]byte(`{"metadata":{"name":"b","annotations":{"kcp.io/cluster":"consumer"}},
+		"spec":{"reference":{"export":{"name":"e"}}},"status":{"apiExportClusterName":"provider","boundResources":[
+		{"group":"g.io","resource":"things","schema":{"UID":"u","identityHash":"h"}}]}}`), binding))
+	server.Put(t, kinds.APIBindings.GroupVersionResource, binding)
+	index, err := bindings.NewBindingIndex(bindings.Config{
+		Local: clientsOf(t, server.ClientConfig()), WaitForExports: func(context.Context) error { return nil },
+		Export:         func(client.Key) (*apisv1alpha2.APIExport, error) { return export, nil },
+		SystemIdentity: (&installation{}).knownSystemIdentity,
+	})
+	require.NoError(t, err)
+	background.Run(t.Context(), t, index.Informer().Run)
+	v := &apiexport.VirtualWorkspaces{Bindings: index, Inactive: func(logicalcluster.Name) bool { return false }}
+	in := &request.VirtualWorkspace{Name: "e", In: request.Cluster{Name: "consumer"}}
+	scope := request.Scope{Mount: request.APIExports, Cluster: request.Cluster{Name: "provider"}, VirtualWorkspace: in}
+	r := (&http.Request{}).WithContext(request.WithScope(t.Context(), scope))
+	attributes := authorizer.AttributesRecord{Verb: "list", APIGroup: "g.io", Resource: "things", ResourceRequest: true}
+	decision, reason, _ := v.Permits(r.Context(), attributes)
+	require.Equal(t, authorizer.DecisionAllow, decision, reason)
+	server.Delete(t, kinds.APIBindings.GroupVersionResource, "", "consumer", "", "b")
+	require.Eventually(t, func() bool { return !v.Shows(r.Context()) }, time.Minute, time.Millisecond)
+	info := &genericapirequest.RequestInfo{IsResourceRequest: true, Verb: "list", APIGroup: "g.io", Resource: "things"}
+	require.True(t, apierrors.IsForbidden(v.Serve(httptest.NewRecorder(), r, info, http.NotFoundHandler())))
 }
