@@ -28,6 +28,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/peers"
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/workspaceindex"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 func TestServiceAccountTokens(t *testing.T) {
@@ -142,6 +143,7 @@ func (w *world) specialType(t testing.TB, shard string) {
 // TestWorkspaceIssuers checks that users of a workspace's issuers are authenticated in that
 // workspace only, for shards and servers of the mapping file.
 func TestWorkspaceIssuers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "other")
 	w.options.Authentication.Workspaces.AllowedCIDRs = []string{"127.0.0.0/8"}
 	mapped := w.addMapped(t, "mapped")
@@ -197,16 +199,11 @@ func TestWorkspaceIssuersNotSynced(t *testing.T) {
 	f := newFollower(peers.NewPeer("root", w.factory(t, w.shards["root"].url())), index, &dataEpochs{})
 	s.shards.ways["root"] = way{follower: f}
 	require.True(t, known().Incomplete, "data must be incomplete before the types have synced")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
 	group := &client.Group{}
 	group.Add(f.types)
-	done := make(chan error, 1)
-	go func() { done <- group.Run(ctx) }()
-	require.NoError(t, f.types.WaitForSync(ctx))
+	background.Run(t.Context(), t, group.Run)
+	require.NoError(t, f.types.WaitForSync(t.Context()))
 	require.False(t, known().Incomplete, "data must be complete if the type does not exist")
 	w.specialType(t, "root")
 	require.Eventually(t, func() bool { return known().Incomplete }, timeout, 10*time.Millisecond, "data must be incomplete before the authentication configurations have synced")
-	cancel()
-	require.NoError(t, <-done)
 }

@@ -1,12 +1,12 @@
 package frontproxy
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +27,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/pkg/client"
@@ -35,12 +35,15 @@ import (
 	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/dev/pki"
 	"github.com/shardplane/shardplane/pkg/request"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/ports"
 )
 
 const timeout = 30 * time.Second
 
 func TestMain(m *testing.M) {
+	// Parallel tests mostly wait. The command line is parsed later, so that -parallel takes precedence.
+	utilruntime.Must(flag.Set("test.parallel", "6"))
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		// Upstream's certificate files start queues when they are created, and stop them only after Run.
@@ -270,17 +273,7 @@ func (w *world) run(t testing.TB) {
 	proxy, err := NewFrontProxy(t.Context(), w.options.Complete())
 	require.NoError(t, err)
 	w.proxy = proxy
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- proxy.Run(ctx) }()
-	var once sync.Once
-	w.stop = func() {
-		once.Do(func() {
-			cancel()
-			require.NoError(t, receive(t, done))
-		})
-	}
-	t.Cleanup(w.stop)
+	w.stop = background.Run(t.Context(), t, proxy.Run)
 }
 
 // ready runs the front-proxy, and waits until it is ready and its index contains known: paths, each with its shard.

@@ -153,6 +153,7 @@ func TestAccessHeader(t *testing.T) {
 // TestExpectContinue checks that only the shard requests a body with "Expect:
 // 100-continue", and therefore not without access.
 func TestExpectContinue(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.cluster(t, "root", "hidden")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) {
@@ -195,6 +196,7 @@ func (o *offered) Read(p []byte) (int, error) {
 // TestLateDenials checks that after a shard has denied a request later than --index-timeout,
 // requests for unknown workspaces are denied equally late.
 func TestLateDenials(t *testing.T) {
+	t.Parallel()
 	const took = 50 * time.Millisecond
 	w := newWorld(t, "root")
 	w.options.IndexTimeout = 10 * time.Millisecond

@@ -183,6 +183,7 @@ func TestFailingMappedServers(t *testing.T) {
 
 // TestMappedStreams checks that watches and other protocols are forwarded, and end with the front-proxy.
 func TestMappedStreams(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	mapped := w.addMapped(t, "mapped")
 	w.mapping(t, "/x", mapped)

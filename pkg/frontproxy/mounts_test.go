@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,9 @@ func (w *world) mount(t testing.TB, name, url string, edit ...func(*tenancyv1alp
 // TestMountsOfWorkspaces checks that a mount with a URL of the installation refers to that
 // workspace, with the user's own identity, and that cycles of mounts are rejected.
 func TestMountsOfWorkspaces(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
+	w.options.IndexTimeout = 20 * time.Millisecond // the delay of denied requests
 	w.child(t, "root", "a", "aaaa")
 	w.shards["root"].admits("jane")
 	w.ready(t, "root:a", "root")

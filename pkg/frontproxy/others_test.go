@@ -65,6 +65,7 @@ func TestStartWaitsForRoot(t *testing.T) {
 // TestNeverReachableShard checks that clients retry requests for unknown workspaces only for a short time if
 // a registered shard was never reachable, and that only administrators receive its name.
 func TestNeverReachableShard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.announce(t, "never", fmt.Sprintf("https://127.0.0.1:%d", ports.Free(t, 1)))
 	w.ready(t)
@@ -98,6 +99,7 @@ func TestNeverReachableShard(t *testing.T) {
 // TestUnknownWhileShardUnreachable checks that requests for workspaces that may have been created after
 // a shard became unreachable return 503, also for users without access.
 func TestUnknownWhileShardUnreachable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.ready(t)
 	w.becomesComplete(t)

@@ -74,6 +74,7 @@ func TestStartsWithoutShards(t *testing.T) {
 
 // TestStaleIndex checks that a 403 of a shard that has not been read becomes 503.
 func TestStaleIndex(t *testing.T) {
+	t.Parallel()
 	w := savedWorld(t)
 	w.stop()
 	w.shards["one"].data.Fail(http.StatusServiceUnavailable)
@@ -202,6 +203,7 @@ func TestDamagedFiles(t *testing.T) {
 const killedDirectory = "TEST_INDEX_DIRECTORY"
 
 func TestKilledWhileSaving(t *testing.T) {
+	t.Parallel()
 	if directory := os.Getenv(killedDirectory); directory != "" {
 		savesAllTheTime(t, directory)
 		return

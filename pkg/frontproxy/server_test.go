@@ -160,6 +160,7 @@ func TestUsers(t *testing.T) {
 }
 
 func TestStatusCodes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.child(t, "one", "down", "dddd", markUnavailable)
 	w.workspace(t, "root", "root", "coming", "")
@@ -327,6 +328,7 @@ func (w *world) waits(t testing.TB, n int64) {
 const nowhere = "https://127.0.0.1:1"
 
 func TestShardsAreAddedAndRemoved(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.cluster(t, "one", "aaaa")
 	for name, garbage := range map[string]string{"empty": "", "plain": "http://127.0.0.1:1", "odd": "https://%zz"} {

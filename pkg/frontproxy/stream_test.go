@@ -18,6 +18,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/background"
 )
 
 func (p *person) stream(ctx context.Context, t testing.TB, path string) *http.Response {
@@ -154,6 +155,7 @@ func requireLine(t testing.TB, reader *bufio.Reader, want string) {
 }
 
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.ready(t, "root", "root")
 	admin := w.person(t, "admin", "system:masters")
@@ -206,19 +208,14 @@ func echoUpgrade(w http.ResponseWriter, r *http.Request) {
 // TestInformerThroughProxy runs an informer of this project for a logical cluster behind the
 // front-proxy while its shard restarts.
 func TestInformerThroughProxy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root")
 	w.child(t, "root", "a", "aaaa")
 	w.shards["root"].handle(func(rw http.ResponseWriter, r *http.Request) { w.shards["root"].data.ServeHTTP(rw, r) })
 	w.ready(t, "root:a", "root")
 	root := w.factory(t, w.proxy.URL()).Cluster(logicalcluster.NewPath("root"))
 	informer := kinds.Workspaces.Informer(root, client.InformerOptions[*tenancyv1alpha1.Workspace]{})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- informer.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, receive(t, done))
-	})
+	background.Run(t.Context(), t, informer.Run)
 	for i := range 3 {
 		name := fmt.Sprintf("w%d", i)
 		w.workspace(t, "root", "root", name, name+name)

@@ -57,6 +57,7 @@ func TestVirtualWorkspacesAreForwarded(t *testing.T) {
 // TestVirtualWorkspacesOfOneShard checks that URLs below /shards/<name> are forwarded to that
 // shard, and that they do not disclose which shards exist.
 func TestVirtualWorkspacesOfOneShard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "root", "one")
 	w.child(t, "root", "p", "provider")
 	w.child(t, "one", "c", "consumer")
@@ -92,7 +93,7 @@ func TestVirtualWorkspacesOfOneShard(t *testing.T) {
 func TestVirtualWorkspacesNonDisclosure(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "root")
-	w.options.IndexTimeout = 20 * time.Millisecond // the delay of denied requests
+	w.options.IndexTimeout = 5 * time.Millisecond // the delay of denied requests
 	w.cluster(t, "root", "provider")
 	w.cluster(t, "root", "consumer")
 	w.cluster(t, "root", "other")
