@@ -8,6 +8,7 @@ import (
 
 // TestKubectlAuth checks kubectl auth for a user with different permissions in two workspaces.
 func TestKubectlAuth(t *testing.T) {
+	t.Parallel()
 	c := withTokens.Get(t)
 	k := newKubectl(t, c)
 	for name, verb := range map[string]string{"one": "get", "two": "create"} {

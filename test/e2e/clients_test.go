@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
@@ -19,6 +17,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/background"
 	"github.com/shardplane/shardplane/test/harness"
 )
 
@@ -41,14 +40,7 @@ func workspace(t *testing.T, proxy *client.Factory, parent, name, shard string) 
 func watchConfigMaps(t *testing.T, scope client.Scope, label string) *client.Informer[*corev1.ConfigMap] {
 	t.Helper()
 	informer := kinds.ConfigMaps.Informer(scope, client.InformerOptions[*corev1.ConfigMap]{LabelSelector: label})
-	ctx, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := informer.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { cancel(); wg.Wait() })
+	background.Run(t.Context(), t, informer.Run)
 	return informer
 }
 

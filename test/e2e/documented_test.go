@@ -21,6 +21,7 @@ var codeFence = regexp.MustCompile("(?ms)^```(go|)\n(.*?)^```$") //nolint:gocrit
 // TestDocumentedCommands runs the commands of pages as scripts, each in a new directory. Only the
 // address of the cluster and the path of the checkout are replaced.
 func TestDocumentedCommands(t *testing.T) {
+	t.Parallel()
 	cluster := harness.Start(t, harness.Options{Mode: harness.Processes, Shards: 2})
 	for _, page := range []struct {
 		file, section string
@@ -95,6 +96,7 @@ func TestDocumentedCommands(t *testing.T) {
 
 // TestInstall runs the commands for installing a cluster and adding a shard, on ports of this machine instead of several hosts.
 func TestInstall(t *testing.T) {
+	t.Parallel()
 	base := ports.Free(t, 5)
 	var replacements []string
 	for n := range 5 {

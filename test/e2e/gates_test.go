@@ -16,6 +16,7 @@ import (
 // TestShardingOff disables the feature gate ShardedListAndWatch. If it is disabled, OpenAPI must not contain shardSelector, lists must have
 // no shardInfo, and deletions with it must be rejected. TestFiltered of pkg/client covers informers with such a server.
 func TestShardingOff(t *testing.T) {
+	t.Parallel()
 	off := []string{"--feature-gates=ShardedListAndWatch=false"}
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": off, "cache-server": off}})
 	shard, proxied := harness.In(c.Shard(0), "root"), harness.In(c.Proxy(), "root")

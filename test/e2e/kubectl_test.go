@@ -91,6 +91,7 @@ spec:
 
 // TestKubectl checks the first steps of a new user.
 func TestKubectl(t *testing.T) {
+	t.Parallel()
 	c := processes.Get(t)
 	k := newKubectl(t, c)
 

@@ -22,6 +22,7 @@ import (
 // TestSecretsInLogs sends valid and invalid credentials in every way that clients have to servers with the highest log level, and checks
 // that the logs do not contain them.
 func TestSecretsInLogs(t *testing.T) {
+	t.Parallel()
 	most := []string{"-v=10"}
 	c := harness.Start(t, harness.Options{Mode: harness.Processes, ExtraArgs: map[string][]string{"shard": most, "front-proxy": most, "cache-server": most}})
 	admin := harness.Clientset(t, c.Proxy(), "root")

@@ -8,9 +8,8 @@ import (
 	"github.com/shardplane/shardplane/test/harness"
 )
 
-// The tests share these clusters sequentially, with separate workspaces.
+// Other tests start private clusters, because they require other flags, or restart components.
 var (
-	// Some tests kill and restart processes.
 	processes = harness.Shared{Options: harness.Options{Mode: harness.Processes, Shards: 2, Fsync: true}}
 	// withTokens has users without access, and a short timeout for unknown workspaces.
 	withTokens = harness.Shared{Options: harness.Options{DevTokens: true, ExtraArgs: map[string][]string{"front-proxy": {"--index-timeout=20ms"}}}}

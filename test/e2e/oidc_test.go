@@ -19,6 +19,7 @@ import (
 
 // TestOIDC checks that front-proxy and shard authenticate users of dex, remove reserved names, and reject other tokens.
 func TestOIDC(t *testing.T) {
+	t.Parallel()
 	dex := newIssuer(t)
 	file := dex.configuration()
 	args := []string{"--authentication-config=" + file}
