@@ -17,6 +17,7 @@ import (
 
 // TestOldData enables the garbage collector on existing data, which must be kept for the initial delay.
 func TestOldData(t *testing.T) {
+	t.Parallel()
 	o := options(t)
 	serve := func(t *testing.T, args ...string) (root kubernetes.Interface, itself rest.Interface) {
 		t.Helper()

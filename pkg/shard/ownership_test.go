@@ -18,6 +18,7 @@ import (
 // TestDataOfAnotherShard starts a shard with the data of another, which it must
 // neither serve nor write to.
 func TestDataOfAnotherShard(t *testing.T) {
+	t.Parallel()
 	url := harness.Etcd(t, transport.TLSInfo{})
 	root := startReplica(t, url)
 	root.serves("w")

@@ -33,6 +33,7 @@ resources:
 // TestReplicasWithOtherFlags runs two replicas with different flags on one etcd, as during a roll-out, and checks the
 // table in docs/tasks/replicas.md.
 func TestReplicasWithOtherFlags(t *testing.T) {
+	t.Parallel()
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	file := filepath.Join(t.TempDir(), "encryption.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(encryptsSecrets), 0o600))

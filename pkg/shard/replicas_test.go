@@ -133,6 +133,7 @@ func TestReplicas(t *testing.T) {
 // TestReplicasServeBindings checks that all replicas serve a bound API immediately after one of them has bound it, even
 // before they observe the binding.
 func TestReplicasServeBindings(t *testing.T) {
+	t.Parallel()
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
 	root := one.root()
@@ -180,6 +181,7 @@ func (r *replica) bind(plural string) error {
 // TestReplicasAssignUniqueNames creates a CustomResourceDefinition and a binding with the same names on two replicas
 // concurrently. Exactly one must get the names.
 func TestReplicasAssignUniqueNames(t *testing.T) {
+	t.Parallel()
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one, two := startReplica(t, etcd), startReplica(t, etcd)
 	root := one.root()

@@ -111,6 +111,7 @@ func read(t *testing.T, cfg *rest.Config, path string) error {
 
 // TestShardWithoutOtherServers starts a shard without any other server, and uses it.
 func TestShardWithoutOtherServers(t *testing.T) {
+	t.Parallel()
 	o := options(t)
 	store := pki.NewStore(t.TempDir(), time.Now)
 	ca, err := store.Authority("proxies")

@@ -11,6 +11,7 @@ import (
 )
 
 func TestNamespacesAndMetadata(t *testing.T) {
+	t.Parallel()
 	all := sharedCluster.Get(t)
 	a := clusters(t, all, "metadata-a")[0]
 	a.defineWidgets(t)

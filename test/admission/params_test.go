@@ -34,6 +34,7 @@ func (c *cluster) clientFor(t *testing.T, name string, rules ...rbacv1.PolicyRul
 // TestPolicyParameters checks that users cannot use parameters that they may not read, because the
 // server reads parameters with all rights, and policies can return their content.
 func TestPolicyParameters(t *testing.T) {
+	t.Parallel()
 	in := clusters(t, sharedCluster.Get(t), "params")[0]
 	author := in.clientFor(t, "author", rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}},
 		rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"own"}})

@@ -66,6 +66,7 @@ func mutations(jsonPatch, applyConfiguration string) admissionregistrationv1.Mut
 }
 
 func TestPolicies(t *testing.T) {
+	t.Parallel()
 	flags, log := auditFlags(t)
 	all := harness.Start(t, harness.Options{ExtraArgs: map[string][]string{"shard": flags}})
 	both := clusters(t, all, "a", "b")

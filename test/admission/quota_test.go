@@ -40,6 +40,7 @@ func (c *cluster) used(t *testing.T, namespace, quota string, name corev1.Resour
 }
 
 func TestQuota(t *testing.T) {
+	t.Parallel()
 	all := sharedCluster.Get(t)
 	both := clusters(t, all, "quota-a", "quota-b", "quota-whole")
 	a, b := both[0], both[1]

@@ -127,6 +127,7 @@ func (c *cluster) untilLabelled(t *testing.T, value string) {
 }
 
 func TestWebhooks(t *testing.T) {
+	t.Parallel()
 	all := sharedCluster.Get(t)
 	both := clusters(t, all, "webhooks-a", "webhooks-b")
 	a, b := both[0], both[1]

@@ -17,6 +17,7 @@ import (
 
 // TestKubectl uses custom resources with kubectl.
 func TestKubectl(t *testing.T) {
+	t.Parallel()
 	admin := sharedShard.Get(t).Shard(0)
 	u := newUser(t, admin, "terminal", "kubectl.example.com")
 	k := kubectl{t: t, binary: harness.Kubectl(t), kubeconfig: writeKubeconfig(t, u.config), home: t.TempDir()}

@@ -26,6 +26,7 @@ const finalizer = "example.com/holder"
 // for each widget, updates the status of the widget, and deletes the ConfigMap with a finalizer. It
 // must ignore another logical cluster with the same API.
 func TestManager(t *testing.T) {
+	t.Parallel()
 	admin := sharedShard.Get(t).Shard(0)
 	const group = "managed.example.com"
 	u, other := newUser(t, admin, "managed", group), newUser(t, admin, "unmanaged", group)

@@ -24,6 +24,7 @@ import (
 // start, including objects that could not be created any more, and that admission has the same
 // results.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	shard := harness.Start(t, harness.Options{
 		Without:   []string{"cache-server", "front-proxy"},
