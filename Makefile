@@ -71,7 +71,7 @@ LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformanc
 	./contrib ./pkg/customresource ./pkg/storage ./test/noisyneighbors
 # The gate runs these concurrent packages with the race detector, because they start no servers and
 # have few dependencies that must be compiled for it. `make race` runs all packages with it.
-RACE := ./pkg/client/... ./pkg/replicas/... ./pkg/merge ./pkg/lifecycle
+RACE := ./pkg/client/... ./pkg/peers/... ./pkg/replicas/... ./pkg/merge ./pkg/lifecycle
 ALL := $(filter ./...,$(PKG))
 TEST_PACKAGES = $(PARALLEL) $(if $(ALL),$(LONGEST) $$($(GO) list ./... | grep -vxF "$$($(GO) list $(RACE))"),$(PKG))
 # CLUSTER is the directory in which `shardplane dev --dev-tokens` runs. If it is set, tests use this
@@ -80,8 +80,13 @@ CLUSTER ?=
 PROGRAMS = SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/$(BIN)/kubectl SHARDPLANE_DEX=$(CURDIR)/$(BIN)/dex \
 	$(if $(CLUSTER),SHARDPLANE_CLUSTER=$(abspath $(CLUSTER)))
 
+.PHONY: c-compiler
+c-compiler: # for the race detector
+	@set -- $$($(GO) env CC); command -v "$$1" >/dev/null || \
+		{ echo "the race detector needs a C compiler, and $$1 is not installed: install it, e.g. apt-get install gcc" >&2; exit 1; }
+
 .PHONY: test
-test: $(if $(ALL),programs) ## Run the gate: all tests except the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)
+test: $(if $(ALL),c-compiler programs) ## Run the gate: all tests except the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)
 	+$(MAKE) --no-print-directory -j3 test-packages $(if $(ALL),test-race test-provider)
 
 # The parts of test run at the same time.
@@ -102,16 +107,16 @@ unit: ## Run the tests of all packages that do not start servers
 	$(GO_TEST) -short $(TEST_FLAGS) $$(tools/packages.sh unit $(PKG))
 
 .PHONY: race
-race: programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
+race: c-compiler programs ## Run the gate's tests with the race detector (PKG=./pkg/...)
 	$(PROGRAMS) $(GO_TEST) -race -short -timeout 60m $(TEST_FLAGS) $(PARALLEL) $(PKG)
 	$(if $(ALL),cd contrib/mcprovider && $(GO_TEST) -race -short -timeout 10m $(TEST_FLAGS) ./...)
 
 .PHONY: flakes
-flakes: programs ## Run the gate 20 times, 10 times with four busy loops, and print failed tests (RUNS=20, PKG=./pkg/...)
+flakes: c-compiler programs ## Run the gate 20 times, 10 times with four busy loops, and print failed tests (RUNS=20, PKG=./pkg/...)
 	RACE="$$($(GO) list $(RACE))" $(PROGRAMS) exec tools/group.sh tools/flakes.sh $(or $(RUNS),20) $(if $(ALL),$(LONGEST) ./contrib/mcprovider/...) $(PKG)
 
 .PHONY: nightly
-nightly: programs ## Run the suites that are too slow for the gate, and print a table of results (ONLY='mutants|race')
+nightly: c-compiler programs ## Run the suites that are too slow for the gate, and print a table of results (ONLY='mutants|race')
 	$(PROGRAMS) exec tools/group.sh tools/nightly.sh '$(or $(ONLY),.*)'
 
 # The programs that tests run are built once for all packages.
