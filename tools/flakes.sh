@@ -24,7 +24,7 @@ trap stop EXIT
 # The packages include those of the provider module.
 export GOWORK="$PWD/contrib/mcprovider/go.work"
 
-# As in make test, one package more than there are processors runs at the same time.
+# As many test binaries as in make test run at the same time.
 export out
 run_package() {
   IFS=' ' read -r path directory <<<"$1"
@@ -50,7 +50,7 @@ for ((run = 1; run <= runs; run++)); do
   fi
   mkdir -p "$out/run-$run"
   started=$SECONDS
-  xargs -P $((1 + $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
+  xargs -P $((2 * $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
   stop
   failed="$([[ -f "$out/run-$run/failed" ]] && wc -l <"$out/run-$run/failed" || echo 0)"
   echo "run $run of $runs: $((SECONDS - started)) s, load: $load, failed packages: $failed"

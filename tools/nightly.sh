@@ -18,6 +18,7 @@ models|$go_test -timeout 20m -run 'Model\$' ./pkg/client/ring ./pkg/client ./pkg
 provider module, race detector|cd contrib/mcprovider && $go_test -race -timeout 20m ./...
 kcp clients|make --no-print-directory compat TEST_FLAGS=-v
 oldest kubectl|make --no-print-directory oldest-kubectl TEST_FLAGS=-v
+upgrade|make --no-print-directory upgrade PREVIOUS="\$(git describe --tags --abbrev=0 HEAD^ 2>/dev/null || echo HEAD)"
 mutants|make --no-print-directory mutants
 isolation|make --no-print-directory isolation ISOLATION_FLAGS='-inputs 100000 -pairs 500'
 noisy neighbors|make --no-print-directory noisy-neighbors TEST_FLAGS=-v
