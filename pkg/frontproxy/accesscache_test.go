@@ -132,7 +132,7 @@ func TestAccessCacheEvictsUnusedEntries(t *testing.T) {
 }
 
 // TestAccessKeysOfLongNames checks that the size of cache entries does not depend on the length of
-// user names, which tenants' issuers choose.
+// user names, which tenants' issuers choose. The test does not run in parallel, because it measures the heap.
 func TestAccessKeysOfLongNames(t *testing.T) {
 	const many, long = 500, 64 << 10
 	heap := func() uint64 {

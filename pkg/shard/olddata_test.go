@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // TestOldData enables the garbage collector on existing data, which must be kept for the initial delay.

@@ -99,8 +99,8 @@ func (r *replica) leader() string {
 	return *lease.Spec.HolderIdentity
 }
 
-// TestReplicas runs two processes on one etcd: both serve, one of them leads,
-// and if one stops, the other continues.
+// TestReplicas runs two processes on one etcd: both serve, one of them leads, and if one stops, the other continues.
+// The test does not run in parallel, because the leader must renew its lease in time.
 func TestReplicas(t *testing.T) {
 	etcd := harness.Etcd(t, transport.TLSInfo{})
 	one := startReplica(t, etcd)

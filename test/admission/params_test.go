@@ -3,7 +3,6 @@ package admission
 import (
 	"testing"
 
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -12,6 +11,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // clientFor returns a client for a new user with all rights for policies and the rights of rules.

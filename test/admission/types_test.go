@@ -3,11 +3,12 @@ package admission
 import (
 	"testing"
 
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shardplane/shardplane/test/harness"
 )
 
 // defineGadgets defines a kind with a type of spec.size.

@@ -11,7 +11,8 @@ import (
 )
 
 // TestHangingWebhook checks that requests which wait for a webhook get a response when they time out,
-// and leave no goroutines. The long version includes the server's own timeout of half a minute.
+// and leave no goroutines. The long version includes the server's own timeout of half a minute. The test
+// does not run in parallel, because it counts goroutines of the process.
 func TestHangingWebhook(t *testing.T) {
 	admin := sharedShard.Get(t).Shard(0)
 	u := newUser(t, admin, "hanging", "hanging.example.com")

@@ -23,6 +23,7 @@ type Mistake[O any] struct {
 
 // HalfStarted starts servers with one mistake each, and then one without mistakes, on the same port and with the same
 // other options. Each must return an error and release everything that it has opened, so that the next can open it.
+// The test must not run in parallel, because others could use the port in between.
 func HalfStarted[O any](t *testing.T, options func(port int) *O, start func(o *O) (Server, error), mistakes map[string]Mistake[O]) {
 	t.Helper()
 	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
