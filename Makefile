@@ -83,7 +83,7 @@ PROGRAMS = SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CU
 .PHONY: c-compiler
 c-compiler: # for the race detector
 	@set -- $$($(GO) env CC); command -v "$$1" >/dev/null || \
-		{ echo "the race detector needs a C compiler, and $$1 is not installed: install it, e.g. apt-get install gcc" >&2; exit 1; }
+		{ echo "the race detector needs the C compiler $$1: install it, e.g. apt-get install gcc" >&2; exit 1; }
 
 .PHONY: test
 test: $(if $(ALL),c-compiler programs) ## Run the gate: all tests except the nightly tier (PKG=./pkg/..., TEST_FLAGS=-v, CLUSTER=<work dir>)

@@ -50,7 +50,8 @@ for ((run = 1; run <= runs; run++)); do
   fi
   mkdir -p "$out/run-$run"
   started=$SECONDS
-  xargs -P $((2 * $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
+  xargs -P $((2 * $(getconf _NPROCESSORS_ONLN))) -d '\n' -I{} \
+    bash -c 'run_package "$1" "$2"' _ {} "$out/run-$run" <<<"$packages"
   stop
   failed="$([[ -f "$out/run-$run/failed" ]] && wc -l <"$out/run-$run/failed" || echo 0)"
   echo "run $run of $runs: $((SECONDS - started)) s, load: $load, failed packages: $failed"
