@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/contrib/mcprovider"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // changes returns the number of logical clusters that are created and deleted.
@@ -35,6 +36,7 @@ func changes(t *testing.T) int {
 // TestLeaks creates, uses and engages logical clusters with separate kinds, and deletes them while they are used. Memory and goroutines
 // must be released.
 func TestLeaks(t *testing.T) {
+	heap.Skip(t)
 	running := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		eventually(t, "all goroutines have ended", func() bool { return goleak.Find(running) == nil })
@@ -45,7 +47,7 @@ func TestLeaks(t *testing.T) {
 	a := &awares{engaged: map[multicluster.ClusterName]bool{}}
 	p, _ := start(t, options, a)
 	const few = 50
-	base, goroutines := uint64(0), 0
+	base, goroutines := int64(0), 0
 	for n := 0; n < changes(t); n += few {
 		deleted := createAndDelete(t, s, p, n, few)
 		eventually(t, "all logical clusters are disengaged", func() bool { return len(a.names()) == 0 })
@@ -56,12 +58,12 @@ func TestLeaks(t *testing.T) {
 		require.Zero(t, clients, "clients")
 		if n == few { // caches are filled by the first ones
 			s[0].Compact()
-			base, goroutines = heap(), runtime.NumGoroutine()
+			base, goroutines = heap.InUse(), runtime.NumGoroutine()
 		}
 	}
 	s[0].Compact()
 	eventually(t, "the number of goroutines decreases", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
-	eventually(t, "memory is released", func() bool { return heap() < base+2<<20 })
+	eventually(t, "memory is released", func() bool { return heap.InUse() < base+2<<20 })
 	runtime.KeepAlive(p)
 }
 

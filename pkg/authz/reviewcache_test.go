@@ -12,17 +12,12 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/shardplane/shardplane/pkg/authz"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // TestLongReviews checks that long user names do not take more memory, and that results are not mixed up.
 func TestLongReviews(t *testing.T) {
 	const many, long = 500, 64 << 10
-	heap := func() uint64 {
-		var stats runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&stats)
-		return stats.HeapAlloc
-	}
 	reviews, requests := authz.NewReviewCache(time.Hour, time.Hour), 0
 	may := func(where string, n int) bool {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", Groups: []string{strings.Repeat("x", long), fmt.Sprint(n)}}}
@@ -33,11 +28,11 @@ func TestLongReviews(t *testing.T) {
 		require.NoError(t, err)
 		return allowed
 	}
-	before := heap()
+	before := heap.InUse()
 	for n := range many {
 		require.Equal(t, n%2 == 0, may("here", n))
 	}
-	require.Less(t, heap(), before+many*long/4)
+	require.Less(t, heap.InUse(), before+many*long/4)
 	for n := range many {
 		require.Equal(t, n%2 == 0, may("here", n))
 	}

@@ -15,14 +15,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // TestRangesDoNotLeak changes the ranges of an informer, 100 times or CHANGES, and checks that no goroutines and
 // memory are leaked.
 func TestRangesDoNotLeak(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: live heap and goroutines of a process with servers")
-	}
+	heap.Skip(t)
 	server, factory := newServer(t)
 	for n := range 200 {
 		server.Put(t, gvr, configMap(logicalcluster.Name(fmt.Sprint("c", n%50)), "default", fmt.Sprint("x", n)))
@@ -60,17 +59,11 @@ func TestRangesDoNotLeak(t *testing.T) {
 			eventually(t, func() bool { return informer.LoadedRanges().Equal(to) }, "the ranges are loaded")
 		}
 	}
-	memory := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	change(50)
-	base, goroutines := memory(), runtime.NumGoroutine()
+	base, goroutines := heap.InUse(), runtime.NumGoroutine()
 	change(changes)
 	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
-	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory is released") // each check takes two garbage collections
+	released := func() bool { return heap.InUse() < base+1<<20 } // takes several garbage collections
+	require.Eventually(t, released, testTimeout, time.Second/4, "memory is released")
 	runtime.KeepAlive(server)
 }

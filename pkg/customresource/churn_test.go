@@ -20,7 +20,7 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/customresource/definitions"
 	"github.com/shardplane/shardplane/pkg/request"
-	"github.com/shardplane/shardplane/test/customresourcetest"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // TestChurn: definitions change and serving info is swept while objects are written, listed and watched in
@@ -55,7 +55,7 @@ func TestChurn(t *testing.T) {
 func TestDefinitionsAreAddedAndRemoved(t *testing.T) {
 	s := startServer(t, serverOptions{release: 20 * time.Millisecond})
 	const rounds = 8
-	heap := customresourcetest.HeapInUse()
+	before := heap.InUse()
 	var tenants sync.WaitGroup
 	clusters := []string{"one", "two", "three", "four"}
 	for _, cluster := range clusters {
@@ -83,7 +83,7 @@ func TestDefinitionsAreAddedAndRemoved(t *testing.T) {
 	}, deadline, tick)
 	require.Eventually(t, func() bool { return s.opened.custom() == 0 && len(s.table.Definitions()) == 0 }, deadline, tick)
 	// The rejected definitions have 32 MiB.
-	require.Less(t, customresourcetest.HeapInUse(), heap+16<<20)
+	require.Less(t, heap.InUse(), before+16<<20)
 }
 
 // comeAndGo has a definition rejected, corrected, used and deleted.

@@ -24,6 +24,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	multitenant "github.com/shardplane/shardplane/pkg/storage"
 	"github.com/shardplane/shardplane/test/customresourcetest"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // An event is decoded and encoded once for all watches of a version store.
@@ -99,7 +100,7 @@ func TestSelectableFieldsOfOtherClusters(t *testing.T) {
 	}
 	_, err := large.List(t.Context(), metav1.ListOptions{}) // fills the cache of lists
 	require.NoError(t, err)
-	before := customresourcetest.HeapInUse()
+	before := heap.InUse()
 	s.CreateCRD(t, "greedy", manyVersions(versions))
 	greedy := s.Dynamic(t, "greedy")
 	mustCreate(t, greedy.Resource(widgets).Namespace("default"), widget("mine", map[string]any{"size": int64(1)}))
@@ -111,7 +112,7 @@ func TestSelectableFieldsOfOtherClusters(t *testing.T) {
 	require.Len(t, s.table.Definitions(), 2)
 	require.Equal(t, 1, s.opened.custom(), "shared stores, each with a watch cache")
 	// Thirty copies would be 300 MiB.
-	require.Less(t, customresourcetest.HeapInUse()-before, int64(100<<20))
+	require.Less(t, heap.InUse()-before, int64(100<<20))
 }
 
 // manyVersions returns widgets in versions v1 to vn, each with its own selectable field with a default.

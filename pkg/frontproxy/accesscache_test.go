@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/shardplane/shardplane/pkg/request"
 	"github.com/shardplane/shardplane/pkg/request/identity"
 	"github.com/shardplane/shardplane/pkg/serving/ledger"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // recorder collects the values of concurrent requests.
@@ -135,17 +135,11 @@ func TestAccessCacheEvictsUnusedEntries(t *testing.T) {
 // user names, which tenants' issuers choose. The test does not run in parallel, because it measures the heap.
 func TestAccessKeysOfLongNames(t *testing.T) {
 	const many, long = 500, 64 << 10
-	heap := func() uint64 {
-		var stats runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&stats)
-		return stats.HeapAlloc
-	}
-	before, v := heap(), newAccessCache()
+	before, v := heap.InUse(), newAccessCache()
 	for i := range many {
 		v.Add(accessKeyOf(namedUser(fmt.Sprint(i)+strings.Repeat("x", long)), "a", ""), nil, accessTTL)
 	}
-	require.Less(t, heap(), before+many*long/4)
+	require.Less(t, heap.InUse(), before+many*long/4)
 	require.Len(t, v.Keys(), many)
 	require.True(t, v.has(accessKeyOf(namedUser("7"+strings.Repeat("x", long)), "a", "")))
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/kcp-dev/logicalcluster/v3"
+
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // many is the number of workspaces in a large installation, on 50 shards, with 1,000 in each organization.
@@ -33,15 +35,9 @@ func largeName(i int) logicalcluster.Name { return logicalcluster.Name(fmt.Sprin
 
 // BenchmarkMemory measures the heap usage of a workspace and its logical cluster.
 func BenchmarkMemory(b *testing.B) {
-	heap := func() uint64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
-	before := heap()
+	before := heap.InUse()
 	x := large()
-	took := heap() - before
+	took := heap.InUse() - before
 	for b.Loop() {
 		runtime.KeepAlive(x)
 	}

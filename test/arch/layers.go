@@ -272,7 +272,7 @@ var Layers = []Layer{
 		ForTests: true,
 	},
 	{
-		Units:    []string{"test/background", "test/bubble", "test/crash", "test/mutants", "test/logs", "test/documented", "test/lifecycletest", "test/ports", "test/programs"},
+		Units:    []string{"test/background", "test/bubble", "test/crash", "test/heap", "test/mutants", "test/logs", "test/documented", "test/lifecycletest", "test/ports", "test/programs"},
 		Reason:   "helpers for tests of any package; other code must not import them",
 		Only:     []string{},
 		ForTests: true,
@@ -310,7 +310,7 @@ var Layers = []Layer{
 	{
 		Units:  []string{"test/noisyneighbors"},
 		Reason: "measures at the ports of servers how much tenants slow each other down, by the counters of the process: it must not use code of servers",
-		Only:   []string{"test/harness"},
+		Only:   []string{"test/harness", "test/heap"},
 		Leaf:   true,
 	},
 	{

@@ -3,7 +3,6 @@ package customresourcetest
 import (
 	"encoding/json"
 	"maps"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -96,14 +95,4 @@ func RequireCondition(t *testing.T, crd *apiextensionsv1.CustomResourceDefinitio
 		}
 	}
 	require.Fail(t, "no such condition", string(kind))
-}
-
-// HeapInUse returns the size of live objects.
-func HeapInUse() int64 {
-	for range 3 {
-		runtime.GC()
-	}
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc) //nolint:gosec // far below
 }

@@ -29,7 +29,7 @@ func events(t *testing.T, w *world) {
 		return true, n > 0
 	}
 	require.Eventually(t, func() bool { _, received := receive(); return received }, testTimeout, tick, "watches of the previous run use the capacity")
-	before := heap()
+	before := inUse()
 	got := 1
 	for range streams {
 		accepted, received := receive()
@@ -40,10 +40,10 @@ func events(t *testing.T, w *world) {
 			got++
 		}
 	}
-	used := heap() - before
+	used := inUse() - before
 	t.Logf("%d of %d watches use %d bytes", got, streams, used)
 	require.LessOrEqual(t, got, maxWatchBytes/size)
-	require.Less(t, used, uint64(6*maxWatchBytes), "more than three buffers of each largest event and the client's buffers")
+	require.Less(t, used, int64(6*maxWatchBytes), "more than three buffers of each largest event and the client's buffers")
 	code, _, message := w.quiet.watch(t, path+"?watch=true")
 	require.Equal(t, http.StatusOK, code, message)
 }

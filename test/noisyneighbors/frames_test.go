@@ -105,10 +105,10 @@ func floods(t *testing.T, w *world) {
 		config.TLSClientConfig = rest.TLSClientConfig{Insecure: true}
 		for attack, run := range map[string]func(*testing.T, *frames, string){"resets": resets, "continuation": continuation, "pings": pings, "settings": settings} {
 			t.Run(name+" "+attack, func(t *testing.T) {
-				goroutines, before := runtime.NumGoroutine(), heap()
+				goroutines, before := runtime.NumGoroutine(), inUse()
 				run(t, newFrames(t, config), path)
 				require.Eventually(t, func() bool { return runtime.NumGoroutine() < goroutines+50 }, testTimeout, tick, "goroutines remain")
-				require.Less(t, heap(), before+32<<20, "memory remains in use")
+				require.Less(t, inUse(), before+32<<20, "memory remains in use")
 				w.quiet.must(t, http.MethodGet, configMaps, "")
 			})
 		}

@@ -33,14 +33,14 @@ func workspaceTypes(t *testing.T, w *world) {
 		w.attacker.create(t, typesPath, body(name, spec))
 		names = append(names, name)
 	}
-	before := heap()
+	before := inUse()
 	for n := range many {
 		define(fmt.Sprintf("%s-%d", w.id, n), largest)
 	}
 	cache := newTenant(t, w.Cache())
 	all := "/shards/*/clusters/" + w.attacker.cluster(t) + typesPath
 	cache.untilResponse(t, http.MethodGet, all, "", http.StatusOK, names[many-1], "the cache server lacks the last type")
-	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, int64(heap())-int64(before))
+	t.Logf("%d types of %d bytes: %d bytes of heap", many, size, inUse()-before)
 	requireHeapGrowth(t, before, 40*many*size, "more than forty times the size of the types, in the shard and the cache server together")
 	for _, name := range names {
 		w.attacker.must(t, http.MethodDelete, typesPath+"/"+name, "")

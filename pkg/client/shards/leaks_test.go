@@ -13,14 +13,13 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 // TestShardsDoNotLeak adds, moves and removes shards, 50 times or CHANGES, and checks that no goroutines and memory
 // are leaked.
 func TestShardsDoNotLeak(t *testing.T) {
-	if testing.Short() {
-		t.Skip("nightly: live heap and goroutines of a process with servers")
-	}
+	heap.Skip(t)
 	w := newWorld(t)
 	server := clienttest.New(t, kinds.Scheme)
 	other := alias(t, server)
@@ -47,17 +46,11 @@ func TestShardsDoNotLeak(t *testing.T) {
 		}
 		w.root.Compact()
 	}
-	memory := func() uint64 {
-		runtime.GC()
-		runtime.GC()
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return stats.HeapAlloc
-	}
 	change(0, 20)
-	base, goroutines := memory(), runtime.NumGoroutine()
+	base, goroutines := heap.InUse(), runtime.NumGoroutine()
 	change(20, changes)
 	eventually(t, func() bool { return runtime.NumGoroutine() <= goroutines+5 }, "goroutines end")
-	require.Eventually(t, func() bool { return memory() < base+1<<20 }, testTimeout, time.Second/4, "memory is released") // each check takes two garbage collections
+	released := func() bool { return heap.InUse() < base+1<<20 } // takes several garbage collections
+	require.Eventually(t, released, testTimeout, time.Second/4, "memory is released")
 	runtime.KeepAlive(m)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shardplane/shardplane/test/customresourcetest"
+	"github.com/shardplane/shardplane/test/heap"
 )
 
 func stateOf(i int, version string) stateKey {
@@ -103,6 +104,7 @@ func TestResultCacheIsEmptied(t *testing.T) {
 
 // The estimated memory of objects is realistic.
 func TestBytesOf(t *testing.T) {
+	heap.Skip(t)
 	for name, spec := range map[string]func(i int) any{
 		"text":   func(i int) any { return strings.Repeat(fmt.Sprint(i%10), 4096) },
 		"fields": func(i int) any { return manyFields(i) },
@@ -110,7 +112,7 @@ func TestBytesOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const n = 2000
-			before := customresourcetest.HeapInUse()
+			before := heap.InUse()
 			all := make([]*unstructured.Unstructured, 0, n)
 			estimate := int64(0)
 			for i := range n {
@@ -118,7 +120,7 @@ func TestBytesOf(t *testing.T) {
 				all = append(all, u)
 				estimate += bytesOf(u.Object)
 			}
-			taken := customresourcetest.HeapInUse() - before
+			taken := heap.InUse() - before
 			runtime.KeepAlive(all)
 			require.Greater(t, estimate, taken/2)
 			require.Less(t, estimate, taken*2)
