@@ -98,7 +98,7 @@ func TestUnknownWorkspace(t *testing.T) {
 	factory, err := client.NewFactory(server.ClientConfig())
 	require.NoError(t, err)
 	t.Cleanup(factory.CloseIdleConnections)
-	replicas, err := ring.New(ring.Config{Name: "me", Key: client.ByCluster, Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default", LeaseDuration: time.Second})
+	replicas, err := ring.New(ring.Config{Name: "me", Key: client.ByCluster, Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default"})
 	require.NoError(t, err)
 	o, err := parse(strings.Fields("--kubeconfig=x --shard-kubeconfigs=x --from=root:platform --type=root:universal --name=me --resources=configmaps.v1"))
 	require.NoError(t, err)

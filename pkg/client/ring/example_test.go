@@ -31,8 +31,7 @@ func ExampleRing() {
 		replica, err := ring.New(ring.Config{
 			Name: "greeter", ID: "replica", Key: client.ByCluster,
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
-			// Lower than the default, because the first start of a ring takes LeaseDuration.
-			LeaseDuration: 2 * time.Second, RenewDeadline: time.Second, RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
+			RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
 			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})
 		if err != nil {
