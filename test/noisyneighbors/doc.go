@@ -13,7 +13,7 @@
 //	             definitions, policies and authentication
 //	defaults     adds defaults to each of many items
 //	alternatives validates many items with many alternatives
-//	invalid      sends objects with 100,000 errors, or large ones
+//	invalid      sends objects with 90,000 errors, or large ones
 //	keyed        sends lists and maps with very many keys
 //	patches      inserts into and merges long lists, repeats a string, and
 //	             computes patches that repeat an object in policies
