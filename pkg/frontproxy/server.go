@@ -77,7 +77,7 @@ func NewFrontProxy(ctx context.Context, o CompletedOptions) (s *Server, err erro
 		return s, err
 	}
 	s.group.Opened(s.serving.Close)
-	if s.ownResponses, err = serving.NewOwnResponses(ctx, &o.Serving.Audit); err != nil { //nolint:contextcheck // it outlives the start
+	if s.ownResponses, err = serving.NewOwnResponses(ctx, &o.Serving.Audit); err != nil {
 		return s, err
 	}
 	client, err := dynamiccertificates.NewDynamicServingContentFromFiles("proxy-client-cert", o.ProxyClientCertFile, o.ProxyClientKeyFile)
