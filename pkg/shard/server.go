@@ -265,7 +265,7 @@ func (s *Server) Close() { s.close() }
 // Run serves until ctx is done or a part fails. It then stops all parts in reverse order and closes the server.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.Close()
-	logger := klog.FromContext(s.serving)
+	logger := klog.FromContext(ctx).WithValues("shard", s.options.Name)
 	ctx = reconcile.WithMetrics(klog.NewContext(ctx, logger), s.metrics)
 	url, _ := s.options.urls(s.listener.URL)
 	logger.Info("Starting the shard", "address", s.generic.SecureServingInfo.Listener.Addr().String(), "url", url)
