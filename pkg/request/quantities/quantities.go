@@ -21,7 +21,7 @@ import (
 const (
 	//reference:limit request | quantity, or a similar text in a ResourceQuota, LimitRange, protobuf or patch of a webhook or policy: digits | 400
 	maxDigits = 100
-	//reference:limit request | quantities, or similar texts, in a ResourceQuota, LimitRange, protobuf or patch of a webhook or policy: sum of the exponents | 400
+	//reference:limit request | quantity, or a similar text there: sum of all exponents of a body | 400
 	maxExponents = 100_000
 	//reference:limit request | quantity in CEL: exponent | the expression fails
 	maxExponent = 999
