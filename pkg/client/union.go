@@ -318,15 +318,15 @@ func (l UnionLister[T]) ByIndex(index, value string) ([]T, error) {
 	u := l.union
 	u.locations.mu.RLock()
 	defer u.locations.mu.RUnlock()
-	var all []T
+	var all, found []T
+	var err error
 	for m := range u.each {
-		found, err := m.informer.store.byIndex(index, value)
-		if err != nil {
-			return nil, err
+		if found, err = m.informer.store.byIndex(index, value); err != nil {
+			break // a return would give the results names in the exported API
 		}
 		all = append(all, l.valid(m, found)...)
 	}
-	return all, nil
+	return all, err
 }
 
 // InCluster returns the objects of a logical cluster that match, ordered by namespace and name.
