@@ -168,6 +168,7 @@ func (h *Hub) fill(list runtime.Object, p page) error {
 // selectItems returns the objects of the page, the key of the last, and whether more follow.
 func (p page) selectItems() (selected []runtime.Object, last string, more bool, err error) {
 	pred := &p.opts.Predicate
+	selects := selectorOf(pred)
 	if pred.Limit > 0 {
 		selected = make([]runtime.Object, 0, min(pred.Limit, 1000))
 	}
@@ -177,7 +178,7 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 			return false
 		}
 		var matches bool
-		if matches, err = selects(pred, it); matches {
+		if matches, err = selects(it); matches {
 			selected, last = append(selected, it.obj), it.key
 		}
 		return err == nil
@@ -185,15 +186,17 @@ func (p page) selectItems() (selected []runtime.Object, last string, more bool, 
 	return selected, last, more, err
 }
 
-func selects(pred *storage.SelectionPredicate, it item) (bool, error) {
+func selectorOf(pred *storage.SelectionPredicate) func(item) (bool, error) {
 	if pred.Empty() { // faster than Matches, which reads a feature gate
-		return true, nil
+		return func(item) (bool, error) { return true, nil }
 	}
-	matches, err := pred.Matches(it.obj)
-	if err != nil {
-		return false, fmt.Errorf("cannot match %s: %w", it.key, err)
+	return func(it item) (bool, error) {
+		matches, err := pred.Matches(it.obj)
+		if err != nil {
+			return false, fmt.Errorf("cannot match %s: %w", it.key, err)
+		}
+		return matches, nil
 	}
-	return matches, nil
 }
 
 // State is the objects below a key at a version.
@@ -237,12 +240,13 @@ func (h *Hub) State(ctx context.Context, key string, in Claims, opts storage.Lis
 // Each yields the selected objects until yield returns false, at most once. They must not be modified, see Unwrap.
 func (s *State) Each(yield func(runtime.Object) bool) error {
 	var err error
+	selects := selectorOf(&s.pred)
 	visit := func(it item) bool {
 		if !inScope(s.key, it.key) {
 			return false
 		}
 		var matches bool
-		matches, err = selects(&s.pred, it)
+		matches, err = selects(it)
 		return err == nil && (!matches || yield(Share(s.hub.cfg.Shown(it.obj))))
 	}
 	if s.objects != nil {
