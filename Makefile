@@ -67,7 +67,7 @@ GO_TEST := exec $(CURDIR)/tools/group.sh $(GO) test -vet=off -ldflags='$(STRIP)'
 # More packages than processors run at the same time, because tests wait for servers. The slowest
 # packages start first.
 PARALLEL := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
-LONGEST := ./test/integration/... ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
+LONGEST := ./test/integration/... ./test/pages ./test/e2e ./pkg/cacheserver ./test/conformance ./test/isolation ./test/robustness \
 	./contrib ./pkg/customresource ./pkg/storage ./test/noisyneighbors
 # The gate runs these concurrent packages with the race detector, because they start no servers and
 # have few dependencies that must be compiled for it. `make race` runs all packages with it.
@@ -173,7 +173,7 @@ bench: build ## Measure a new development cluster; see docs/benchmarks.md (BENCH
 
 .PHONY: oldest-kubectl
 oldest-kubectl: build bin/oldest/kubectl ## Run the documented commands with the oldest supported kubectl
-	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/bin/oldest/kubectl $(GO_TEST) ./test/e2e -run '^(TestDocumentedCommands|TestInstall)$$' -count=1 -timeout 20m $(TEST_FLAGS)
+	SHARDPLANE_BINARY=$(CURDIR)/$(BIN)/shardplane SHARDPLANE_KUBECTL=$(CURDIR)/bin/oldest/kubectl $(GO_TEST) ./test/pages -count=1 -timeout 20m $(TEST_FLAGS)
 
 # PREVIOUS is a release tag: make upgrade PREVIOUS=v0.1.0
 .PHONY: upgrade

@@ -1,8 +1,6 @@
 package apis
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -10,21 +8,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
-
-// newProviderOn creates a provider. Its virtual workspaces must be read on shard root, because its consumers are there.
-func newProviderOn(e *kit.Env, name string, shard int) kit.WorkspaceClient {
-	e.T.Helper()
-	k := kit.NewWorkspaceClientOn(e, name, shard)
-	k.VirtualWorkspaceConfig = e.Shard(0)
-	return k
-}
 
 const (
 	widgetSchema = `{"metadata":{"name":"v1.widgets.example.org"},"spec":{"group":"example.org","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"size":{"type":"integer"}}}}}}]}}`
@@ -113,7 +101,7 @@ func testAPIVersions(t *testing.T, k kit.WorkspaceClient) {
 		require.Len(t, kit.Field(list, "items"), 1)
 		require.Equal(t, strings.Trim(path, "/"), "apis/"+kit.Field(list, "apiVersion").(string))
 		require.Equal(t, k.ClusterName, kit.Field(list, "items").([]any)[0].(map[string]any)["metadata"].(map[string]any)["annotations"].(map[string]any)["kcp.io/cluster"])
-		events := initialEvents(t, k.Config, "/clusters/*"+path+"apiexports?labelSelector=touched%3Dyes&")
+		events := kit.InitialEvents(t, k.Config, "/clusters/*"+path+"apiexports?labelSelector=touched%3Dyes&")
 		require.Contains(t, events, `"apiVersion":"`+strings.TrimPrefix(strings.Trim(path, "/"), "apis/"))
 		require.Contains(t, events, `"name":"two"`)
 	}
@@ -155,30 +143,6 @@ func testAPIApply(t *testing.T, k kit.WorkspaceClient) {
 			again := k.Patch(path+query, manifest)
 			require.Equal(t, kit.Field(created, "metadata", "generation"), kit.Field(again, "metadata", "generation"), path+query)
 			require.Equal(t, created.Object["spec"], again.Object["spec"], path+query)
-		}
-	}
-}
-
-// initialEvents watches the path, which ends with a query, and returns the events up to the bookmark after the initial state.
-func initialEvents(t *testing.T, config *rest.Config, path string) string {
-	t.Helper()
-	transport, err := rest.TransportFor(config)
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), kit.Timeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path+"watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", nil)
-	require.NoError(t, err)
-	response, err := transport.RoundTrip(request)
-	require.NoError(t, err)
-	defer func() { _ = response.Body.Close() }()
-	require.Equal(t, http.StatusOK, response.StatusCode)
-	var events strings.Builder
-	for reader := bufio.NewReader(response.Body); ; {
-		event, err := reader.ReadString('\n')
-		require.NoError(t, err, "%s", events.String())
-		events.WriteString(event)
-		if strings.Contains(event, metav1.InitialEventsAnnotationKey) {
-			return events.String()
 		}
 	}
 }

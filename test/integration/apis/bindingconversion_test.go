@@ -21,38 +21,27 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-// peopleSchema has two versions with different fields for the same content.
-const peopleSchema = `{"metadata":{"name":%q},"spec":{"group":"example.org","scope":"Namespaced","conversion":{"strategy":"None"},"names":{"plural":"people","singular":"person","kind":"Person","listKind":"PersonList"},"versions":[
-{"name":"v1","served":true,"storage":true,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}}}}},
-{"name":"v2","served":true,"storage":false,"schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"name":{"type":"object","properties":{"first":{"type":"string"},"last":{"type":"string"}}},"age":{"type":"integer"}}}}}}]}}`
-
-func conversion(name, last string) string {
-	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"conversions":[
-{"from":"v1","to":"v2","rules":[{"field":".spec.first","destination":".spec.name.first"},{"field":".spec.last","destination":".spec.name.last","transformation":%q}]},
-{"from":"v2","to":"v1","rules":[{"field":".spec.name.first","destination":".spec.first"},{"field":".spec.name.last","destination":".spec.last"}],"preserve":[".spec.age"]}]}}`, name, last)
-}
-
 // testConversion checks that the rules of an APIConversion convert between the versions of a bound API for all consumers, also after
 // the deletion of the APIConversion.
 func testConversion(t *testing.T, e *kit.Env) {
 	const name, conversions = "v1.people.example.org", kit.APIsV1Alpha1 + "apiconversions"
 	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
 	provider, k := kit.NewWorkspaceClient(e, "conversion-provider").ForTest(t), kit.NewWorkspaceClient(e, "conversion-consumer").ForTest(t)
-	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, name)
 
 	// Rules must match the schema.
 	for _, tc := range []struct{ body, field string }{
-		{strings.Replace(conversion(name, "self"), ".spec.first", ".spec.nope", 1), "spec.conversions[0].rules[0].field"},
-		{strings.Replace(conversion(name, "self"), `"from":"v1"`, `"from":"v7"`, 1), "spec.conversions[0].from"},
-		{conversion(name, "self + 1"), "spec.conversions[0].rules[1].transformation"},
-		{conversion(name, strings.Repeat("[1,2,3,4,5,6,7,8,9,10].map(x, ", 8)+"x"+strings.Repeat(")", 8)), "spec.conversions[0].rules[1].transformation"},
-		{strings.Replace(conversion(name, "self"), ".spec.age", ".spec.none", 1), "spec.conversions[1].preserve[0]"},
+		{strings.Replace(kit.Conversion(name, "self"), ".spec.first", ".spec.nope", 1), "spec.conversions[0].rules[0].field"},
+		{strings.Replace(kit.Conversion(name, "self"), `"from":"v1"`, `"from":"v7"`, 1), "spec.conversions[0].from"},
+		{kit.Conversion(name, "self + 1"), "spec.conversions[0].rules[1].transformation"},
+		{kit.Conversion(name, strings.Repeat("[1,2,3,4,5,6,7,8,9,10].map(x, ", 8)+"x"+strings.Repeat(")", 8)), "spec.conversions[0].rules[1].transformation"},
+		{strings.Replace(kit.Conversion(name, "self"), ".spec.age", ".spec.none", 1), "spec.conversions[1].preserve[0]"},
 	} {
 		status := kit.RequireStatus(t, k.Config, kit.Request{Method: http.MethodPost, Path: "/clusters/" + provider.ClusterName + conversions, Body: kit.WithKind(conversions, tc.body), Header: http.Header{"Content-Type": {"application/json"}}}, http.StatusUnprocessableEntity)
 		require.Equal(t, tc.field, status.Details.Causes[0].Field, status.Message)
 	}
 
-	provider.Create(conversions, "%s", conversion(name, "self.upperAscii()"))
+	provider.Create(conversions, "%s", kit.Conversion(name, "self.upperAscii()"))
 	provider.CreateExport("people", name)
 	k.BindReady("people", provider, "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
@@ -76,7 +65,7 @@ func testConversion(t *testing.T, e *kit.Env) {
 	w, err := clients.Resource(schema.GroupVersionResource{Group: "example.org", Version: "v2", Resource: "people"}).Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
-	provider.Patch(conversions+"/"+name, conversion(name, "'the ' + (self == 'bad' ? string(1/0) : self)"))
+	provider.Patch(conversions+"/"+name, kit.Conversion(name, "'the ' + (self == 'bad' ? string(1/0) : self)"))
 	untilEnded(t, "with the former rules", w)
 	k.Eventually("the new rules apply", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name", "last") == "the Lovelace" })
 
@@ -89,12 +78,12 @@ func testConversion(t *testing.T, e *kit.Env) {
 	require.Equal(t, "the Lovelace", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"))
 	const late = "v2.people.example.org"
 	other := kit.NewWorkspaceClient(e, "conversion-late").ForTest(t)
-	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, late)
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, late)
 	provider.CreateExport("late", late)
 	other.BindReady("late", provider, "late")
 	other.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"eve"},"spec":{"last":"E"}}`)
 	require.Empty(t, other.Get(v2 + "/eve").Object["spec"])
-	provider.Create(conversions, "%s", conversion(late, "self"))
+	provider.Create(conversions, "%s", kit.Conversion(late, "self"))
 	other.Eventually("the rules apply", func() bool { return kit.Field(other.Get(v2+"/eve"), "spec", "name", "last") == "E" })
 	require.Equal(t, "the Lovelace", kit.Field(k.Get(v2+"/ada"), "spec", "name", "last"), "the rules of other schemas must not change")
 	testEarlyRules(t, provider, kit.NewWorkspaceClient(e, "conversion-early").ForTest(t))
@@ -107,7 +96,7 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 	const conversions = kit.APIsV1Alpha1 + "apiconversions"
 	for prefix, fix := range map[string]func(name string){
 		"v3": func(name string) {
-			provider.Patch(conversions+"/"+name, conversion(name, "self"))
+			provider.Patch(conversions+"/"+name, kit.Conversion(name, "self"))
 		},
 		// Selectable fields of v2 must not be computed.
 		"v5": func(name string) {
@@ -115,7 +104,7 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 		},
 		"v4": func(name string) { provider.Do(http.StatusOK, http.MethodDelete, conversions+"/"+name, "") },
 	} {
-		name, schema, rules, wrong := prefix+".people.example.org", peopleSchema, conversion(prefix+".people.example.org", "self"), "spec.conversions[0].rules[0].field"
+		name, schema, rules, wrong := prefix+".people.example.org", kit.PeopleSchema, kit.Conversion(prefix+".people.example.org", "self"), "spec.conversions[0].rules[0].field"
 		if prefix == "v5" {
 			schema, wrong = strings.Replace(schema, `"storage":false,`, `"storage":false,"selectableFields":[{"jsonPath":".spec.name.last"}],`, 1), "spec.conversions[0].rules[1].destination"
 		} else {
@@ -128,7 +117,7 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 		b := k.UntilBinding(prefix, "InitialBindingCompleted", "False APIResourceSchemaInvalid")
 		require.Contains(t, fmt.Sprint(kit.Field(b, "status", "conditions")), wrong)
 		if prefix == "v5" { // the schema exists now
-			status := kit.RequireStatus(t, provider.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + provider.ClusterName + conversions + "/" + name, Body: conversion(name, "self + 'x'"), Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
+			status := kit.RequireStatus(t, provider.Config, kit.Request{Method: http.MethodPatch, Path: "/clusters/" + provider.ClusterName + conversions + "/" + name, Body: kit.Conversion(name, "self + 'x'"), Header: http.Header{"Content-Type": {"application/merge-patch+json"}}}, http.StatusUnprocessableEntity)
 			require.Equal(t, wrong, status.Details.Causes[0].Field, status.Message)
 		}
 		fix(name)
@@ -137,7 +126,7 @@ func testEarlyRules(t *testing.T, provider, k kit.WorkspaceClient) {
 	}
 }
 
-// newConverter starts a webhook that converts between the versions of peopleSchema and counts the objects, and returns its client
+// newConverter starts a webhook that converts between the versions of kit.PeopleSchema and counts the objects, and returns its client
 // configuration.
 func newConverter(t *testing.T, converted *atomic.Int64) (clientConfig string) {
 	t.Helper()
@@ -179,7 +168,7 @@ func testWebhookConversion(t *testing.T, provider, k kit.WorkspaceClient) {
 	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
 	var converted atomic.Int64
 	webhook := `"conversion":{"strategy":"Webhook","webhook":{"conversionReviewVersions":["v1"],"clientConfig":` + newConverter(t, &converted) + `}}`
-	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", "%s", strings.Replace(fmt.Sprintf(peopleSchema, name), `"conversion":{"strategy":"None"}`, webhook, 1))
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", "%s", strings.Replace(fmt.Sprintf(kit.PeopleSchema, name), `"conversion":{"strategy":"None"}`, webhook, 1))
 	provider.CreateExport("people", name)
 	k.BindPathReady("people", provider.ClusterName, "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)

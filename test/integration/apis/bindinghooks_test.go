@@ -18,8 +18,6 @@ import (
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-const registration = "/apis/admissionregistration.k8s.io/v1/"
-
 // newWebhook returns a webhook. decide returns fields of the response for an object, which is the old one of a deletion.
 func newWebhook(t *testing.T, decide func(operation admissionv1.Operation, object reviewed) string) *httptest.Server {
 	t.Helper()
@@ -82,23 +80,11 @@ func webhookConfiguration(server *httptest.Server, kind, name, namespaces, opera
 		kind, name, server.URL, ca, namespaces, operations)
 }
 
-// createPolicy creates a policy for objects of a group, and its binding. It denies objects for which the validation is false. If params
-// is not "", it is the name of a ConfigMap with parameters.
-func createPolicy(k kit.WorkspaceClient, name, group, validation, params string) {
-	k.T.Helper()
-	kind, ref := "", ""
-	if params != "" {
-		kind, ref = `"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},`, `,"paramRef":{"name":"`+params+`","namespace":"default","parameterNotFoundAction":"Deny"}`
-	}
-	k.Create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":%q},"spec":{%s"matchConstraints":{"resourceRules":[{"operations":["CREATE","UPDATE"],"apiGroups":[%q],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":%q}]}}`, name, kind, group, validation)
-	k.Create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":%q},"spec":{"policyName":%q,"validationActions":["Deny"]%s}}`, name, name, ref)
-}
-
 // createMutation creates a policy that applies labels to new widgets of a group, and its binding.
 func createMutation(k kit.WorkspaceClient, group, labels string) {
 	k.T.Helper()
-	k.Create(registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[%q],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {%s}}}"}}]}}`, group, labels)
-	k.Create(registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
+	k.Create(kit.Registration+"mutatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicy","metadata":{"name":"m"},"spec":{"reinvocationPolicy":"Never","matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":[%q],"apiVersions":["*"],"resources":["widgets"]}]},"mutations":[{"patchType":"ApplyConfiguration","applyConfiguration":{"expression":"Object{metadata: Object.metadata{labels: {%s}}}"}}]}}`, group, labels)
+	k.Create(kit.Registration+"mutatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"MutatingAdmissionPolicyBinding","metadata":{"name":"m"},"spec":{"policyName":"m"}}`)
 }
 
 // testProvidersHooks checks that webhooks and policies of the provider apply to all objects of a bound API on the shard, and that
@@ -108,7 +94,7 @@ func testProvidersHooks(t *testing.T, e *kit.Env) {
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	for _, consumer := range []kit.WorkspaceClient{k, other} {
 		consumer.BindReady("e", provider, "e")
-		createPolicy(consumer, "own", "example.org", "false", "") // does not apply to bound APIs
+		kit.CreatePolicy(consumer, "own", "example.org", "false", "") // does not apply to bound APIs
 		consumer.Create("/api/v1/namespaces", `{"metadata":{"name":"marked","labels":{"marked":%q}}}`, consumer.ClusterName)
 	}
 	dry := func(k kit.WorkspaceClient, namespace string, size int) (code int, message string) {
@@ -118,7 +104,7 @@ func testProvidersHooks(t *testing.T, e *kit.Env) {
 	// A policy with parameters, which are in the provider's workspace.
 	provider.Create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
 	k.Create("/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"limits"},"data":{"most":"1000"}}`)
-	createPolicy(provider, "limits", "example.org", "object.spec.size <= int(params.data.most) && object.metadata.annotations['kcp.io/cluster'] != ''", "limits")
+	kit.CreatePolicy(provider, "limits", "example.org", "object.spec.size <= int(params.data.most) && object.metadata.annotations['kcp.io/cluster'] != ''", "limits")
 	k.Eventually("the provider's policy applies", func() bool {
 		refused, message := dry(k, "default", 4)
 		allowed, _ := dry(k, "default", 3) // denied until the parameters are read
@@ -138,7 +124,7 @@ func testProvidersHooks(t *testing.T, e *kit.Env) {
 
 	// Webhooks, with and without a selector of the consumer's namespaces.
 	all, some := newReviewer(t), newReviewer(t)
-	provider.Create(registration+"mutatingwebhookconfigurations", "%s", all.configuration("all", "{}"))
+	provider.Create(kit.Registration+"mutatingwebhookconfigurations", "%s", all.configuration("all", "{}"))
 	k.Eventually("the provider's webhook is called", func() bool {
 		_, message = dry(k, "default", 1)
 		return strings.Contains(message, `"reviewed":"`+k.ClusterName+`"`)
@@ -148,12 +134,12 @@ func testProvidersHooks(t *testing.T, e *kit.Env) {
 	message = other.RequireCode(http.StatusCreated, http.MethodPost, kit.WidgetsPath, forged)
 	require.Contains(t, message, `"reviewed":"`+other.ClusterName+`"`, "clients must not set the annotation")
 	require.Contains(t, message, `"kcp.io/cluster":"`+other.ClusterName+`"`)
-	provider.Delete(registration + "mutatingwebhookconfigurations/all")
+	provider.Delete(kit.Registration + "mutatingwebhookconfigurations/all")
 	k.Eventually("the webhook is not called any more", func() bool {
 		code, message = dry(k, "default", 1)
 		return code == http.StatusCreated && !strings.Contains(message, "reviewed")
 	})
-	provider.Create(registration+"mutatingwebhookconfigurations", "%s", some.configuration("some", fmt.Sprintf(`{"matchLabels":{"marked":%q}}`, k.ClusterName)))
+	provider.Create(kit.Registration+"mutatingwebhookconfigurations", "%s", some.configuration("some", fmt.Sprintf(`{"matchLabels":{"marked":%q}}`, k.ClusterName)))
 	k.Eventually("the webhook is called for namespaces of its selector", func() bool {
 		_, message = dry(k, "marked", 1)
 		return strings.Contains(message, `"reviewed":"`+k.ClusterName+`"`)
@@ -177,7 +163,7 @@ func testProvidersHooks(t *testing.T, e *kit.Env) {
 // testHooksAcrossShards checks that webhooks and policies of a provider on another shard apply, and that changes of them do.
 func testHooksAcrossShards(t *testing.T, e *kit.Env) {
 	provider, k := kit.NewWorkspaceClientOn(e, "far-hooks-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-hooks-consumer").ForTest(t)
-	createPolicy(provider, "early", "example.org", "object.spec.size != 13", "") // before the export exists
+	kit.CreatePolicy(provider, "early", "example.org", "object.spec.size != 13", "") // before the export exists
 	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
 	k.BindPathReady("e", "root:far-hooks-provider", "e")
 	size := func(n int) (code int, message string) {
@@ -188,14 +174,14 @@ func testHooksAcrossShards(t *testing.T, e *kit.Env) {
 	require.Equal(t, http.StatusCreated, code, message)
 
 	testFarParams(provider, k)
-	provider.Delete(registration + "validatingadmissionpolicybindings/early")
+	provider.Delete(kit.Registration + "validatingadmissionpolicybindings/early")
 	hook := newReviewer(t)
-	provider.Create(registration+"mutatingwebhookconfigurations", "%s", hook.configuration("far", "{}"))
+	provider.Create(kit.Registration+"mutatingwebhookconfigurations", "%s", hook.configuration("far", "{}"))
 	k.Eventually("the webhook is called, and the policy is deleted", func() bool {
 		code, message := size(1)
 		return code == http.StatusCreated && strings.Contains(message, `"reviewed":"`+k.ClusterName+`"`)
 	})
-	provider.Delete(registration + "mutatingwebhookconfigurations/far")
+	provider.Delete(kit.Registration + "mutatingwebhookconfigurations/far")
 	k.Eventually("the webhook is deleted", func() bool {
 		code, message := size(1)
 		return code == http.StatusCreated && !strings.Contains(message, "reviewed")
@@ -221,7 +207,7 @@ func testFarParams(provider, k kit.WorkspaceClient) {
 	const limits = "/api/v1/namespaces/default/configmaps/limits"
 	provider.Create(kit.ConfigMapsPath, `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
 	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"limits"},"data":{"most":"1000"}}`)
-	createPolicy(provider, "limits", "example.org", "object.spec.size <= int(params.data.most)", "limits")
+	kit.CreatePolicy(provider, "limits", "example.org", "object.spec.size <= int(params.data.most)", "limits")
 	until("the provider's parameters apply", "default", 3)
 	provider.Patch(limits, `{"data":{"most":"5"}}`)
 	until("changed parameters apply", "default", 5)
@@ -238,7 +224,7 @@ func testFarParams(provider, k kit.WorkspaceClient) {
 		k.Create("/api/v1/namespaces", `{"metadata":{"name":"other"}}`)
 		k.Create("/api/v1/namespaces/other/configmaps", `{"metadata":{"name":"own","labels":{"limits":"yes"}},"data":{"most":%q}}`, map[string]string{provider.ClusterName: "2"}[k.ClusterName]+"0")
 	}
-	provider.Create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"selecting"},"spec":{"policyName":"limits","validationActions":["Deny"],"paramRef":{"selector":{"matchLabels":{"limits":"yes"}},"parameterNotFoundAction":"Allow"}}}`)
+	provider.Create(kit.Registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"selecting"},"spec":{"policyName":"limits","validationActions":["Deny"],"paramRef":{"selector":{"matchLabels":{"limits":"yes"}},"parameterNotFoundAction":"Allow"}}}`)
 	provider.Patch(limits, `{"data":{"most":"1000"}}`)
 	until("parameters of the namespace apply", "other", 20)
 	code, message := widgetOf(21, "default")
@@ -249,11 +235,11 @@ func testFarParams(provider, k kit.WorkspaceClient) {
 	// Parameters of a kind that the provider has defined.
 	provider.Create(kit.DefinitionsPath, "%s", definitionNamed("params.example.net", foos))
 	provider.UntilCode(http.StatusCreated, http.MethodPost, "/apis/params.example.net/v1/foos", `{"apiVersion":"params.example.net/v1","kind":"Foo","metadata":{"name":"f"},"most":4}`)
-	provider.Create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"defined"},"spec":{"paramKind":{"apiVersion":"params.example.net/v1","kind":"Foo"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":"object.spec.size <= params.most"}]}}`)
-	provider.Create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"defined"},"spec":{"policyName":"defined","validationActions":["Deny"],"paramRef":{"name":"f","parameterNotFoundAction":"Deny"}}}`)
+	provider.Create(kit.Registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"defined"},"spec":{"paramKind":{"apiVersion":"params.example.net/v1","kind":"Foo"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["*"]}]},"validations":[{"expression":"object.spec.size <= params.most"}]}}`)
+	provider.Create(kit.Registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"defined"},"spec":{"policyName":"defined","validationActions":["Deny"],"paramRef":{"name":"f","parameterNotFoundAction":"Deny"}}}`)
 	until("parameters of the provider's kind apply", "default", 4)
 	for _, resource := range []string{"validatingadmissionpolicybindings/defined", "validatingadmissionpolicies/defined", "validatingadmissionpolicybindings/selecting", "validatingadmissionpolicybindings/limits", "validatingadmissionpolicies/limits"} {
-		provider.Delete(registration + resource)
+		provider.Delete(kit.Registration + resource)
 	}
 }
 
@@ -279,13 +265,13 @@ func testHooksOfWriters(t *testing.T, name string, provider, k kit.WorkspaceClie
 	vw := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", k.ClusterName)
 	vw.UntilCode(http.StatusOK, http.MethodGet, kit.ConfigMapsPath, "")
 
-	createPolicy(provider, "policy", "example.org", "object.spec.size != 13", "")
+	kit.CreatePolicy(provider, "policy", "example.org", "object.spec.size != 13", "")
 	createMutation(provider, "example.org", "'from': object.metadata.annotations['kcp.io/cluster']")
-	provider.Create(registration+"mutatingwebhookconfigurations", "%s", newReviewer(t).configuration("m", "{}"))
-	provider.Create(registration+"validatingwebhookconfigurations", "%s", newDenier(t))
-	createPolicy(k, "own", "example.org", "false", "") // does not apply to bound APIs
-	createPolicy(provider, "configmaps", "", "false", "")
-	createPolicy(k, "configmaps", "", "object.metadata.name != 'bad'", "")
+	provider.Create(kit.Registration+"mutatingwebhookconfigurations", "%s", newReviewer(t).configuration("m", "{}"))
+	provider.Create(kit.Registration+"validatingwebhookconfigurations", "%s", newDenier(t))
+	kit.CreatePolicy(k, "own", "example.org", "false", "") // does not apply to bound APIs
+	kit.CreatePolicy(provider, "configmaps", "", "false", "")
+	kit.CreatePolicy(k, "configmaps", "", "object.metadata.name != 'bad'", "")
 
 	message := ""
 	made := func(k kit.WorkspaceClient, size int) int {

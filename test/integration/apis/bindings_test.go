@@ -166,7 +166,7 @@ func testTakingOver(t *testing.T, provider, k kit.WorkspaceClient) {
 	}
 	k.Delete(kit.DefinitionsPath + "/gadgets.example.org")
 	k.BindReady("fourth", provider, "one")
-	require.Empty(t, resourceVersions(k, kit.WidgetsPath))
+	require.Empty(t, kit.ResourceVersions(k, kit.WidgetsPath))
 }
 
 // testSharedIdentity checks two exports with the same identity and schema: one takes over the objects of the other when that binding
@@ -182,7 +182,7 @@ func testSharedIdentity(t *testing.T, provider, k kit.WorkspaceClient) {
 	for _, name := range []string{"a", "b"} {
 		k.Create(kit.WidgetsPath, "%s", kit.Widget(name, "size", 1))
 	}
-	made := resourceVersions(k, kit.WidgetsPath)
+	made := kit.ResourceVersions(k, kit.WidgetsPath)
 	require.Len(t, made, 2)
 	k.BindPath(http.StatusCreated, "second", provider.ClusterName, "two")
 	k.UntilBinding("second", "InitialBindingCompleted", "False NamingConflicts")
@@ -196,13 +196,13 @@ func testSharedIdentity(t *testing.T, provider, k kit.WorkspaceClient) {
 	k.Delete(kit.APIsV1Alpha2 + "apibindings/first")
 	after := k.UntilBinding("second", "Ready", "True <nil>")
 	k.UntilDeleted(kit.APIsV1Alpha2 + "apibindings/first")
-	require.Equal(t, made, resourceVersions(k, kit.WidgetsPath), "the objects must not be written")
+	require.Equal(t, made, kit.ResourceVersions(k, kit.WidgetsPath), "the objects must not be written")
 	require.Equal(t, kit.Field(bound, "status", "boundResources"), kit.Field(after, "status", "boundResources"))
 	require.Contains(t, k.Get("/apis/core.kcp.io/v1alpha1/logicalclusters/cluster").GetAnnotations()["internal.apis.kcp.io/resource-bindings"], `"widgets.example.org":{"n":"second"}`)
 	k.Eventually("only the virtual workspace of the other export contains the objects", func() bool {
 		return status("two") == http.StatusOK && status("one") == http.StatusForbidden
 	})
-	require.Equal(t, made, resourceVersions(provider.ThroughExport("two", k.ClusterName), kit.WidgetsPath))
+	require.Equal(t, made, kit.ResourceVersions(provider.ThroughExport("two", k.ClusterName), kit.WidgetsPath))
 	k.Patch(kit.WidgetsPath+"/a", `{"spec":{"size":2}}`)
 
 	// Another schema, with the same resource and identity.
@@ -210,7 +210,7 @@ func testSharedIdentity(t *testing.T, provider, k kit.WorkspaceClient) {
 	k.UntilBinding("third", "InitialBindingCompleted", "False NamingConflicts")
 	k.Delete(kit.APIsV1Alpha2 + "apibindings/second")
 	k.UntilBinding("third", "Ready", "True <nil>")
-	require.Empty(t, resourceVersions(k, kit.WidgetsPath), "objects without a binding must be deleted")
+	require.Empty(t, kit.ResourceVersions(k, kit.WidgetsPath), "objects without a binding must be deleted")
 }
 
 // testMaximalPolicy checks that the provider limits the permissions of consumers.
@@ -240,7 +240,7 @@ func testMaximalPolicy(t *testing.T, provider, k kit.WorkspaceClient) {
 	provider.Allow("write", "apis.kcp.io:binding:user-1", `{"apiGroups":["example.org"],"resources":["widgets"],"verbs":["create","update","patch"]}`)
 	tenant.UntilCode(http.StatusCreated, http.MethodPost, kit.WidgetsPath, kit.Widget("a", "size", 1))
 	tenant.RequireCode(http.StatusForbidden, http.MethodDelete, kit.WidgetsPath+"/a", "")
-	denied := tenant.Do(http.StatusForbidden, http.MethodPatch, kit.WidgetsPath+"/a", `{"metadata":`+absentOwner+`}`)
+	denied := tenant.Do(http.StatusForbidden, http.MethodPatch, kit.WidgetsPath+"/a", `{"metadata":`+kit.AbsentOwner+`}`)
 	require.Contains(t, kit.Field(denied, "message"), "requires the verb delete")
 	tenant.Patch(kit.WidgetsPath+"/a", `{"metadata":{"labels":{"mine":"x"}}}`)
 	testPolicyForServiceAccounts(t, provider, k)

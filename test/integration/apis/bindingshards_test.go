@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,7 +20,6 @@ func TestBindingAcrossShards(t *testing.T) {
 	e.RunParallel("hooks of writers", func(t *testing.T, e *kit.Env) {
 		testHooksOfWriters(t, "far-writers-provider", kit.NewWorkspaceClientOn(e, "far-writers-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-writers-consumer").ForTest(t))
 	})
-	e.RunParallel("virtual workspace", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceAcrossShards(t, e) })
 	e.RunParallel("conversion", func(t *testing.T, e *kit.Env) { testConversionAcrossShards(t, e) })
 	e.RunParallel("bind before the export", func(t *testing.T, e *kit.Env) { testBindBeforeExport(t, e) })
 	e.RunParallel("bind", func(t *testing.T, e *kit.Env) { testBindAcrossShards(t, e) })
@@ -32,7 +30,7 @@ func TestBindingAcrossShards(t *testing.T) {
 		testTakingOver(t, kit.NewWorkspaceClientOn(e, "far-over-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-over-consumer").ForTest(t))
 	})
 	e.RunParallel("taking over from another export", func(t *testing.T, e *kit.Env) {
-		testSharedIdentity(t, newProviderOn(e, "far-shared-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-shared-consumer").ForTest(t))
+		testSharedIdentity(t, kit.NewProviderOn(e, "far-shared-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-shared-consumer").ForTest(t))
 	})
 	e.RunParallel("conversion by a webhook", func(t *testing.T, e *kit.Env) {
 		testWebhookConversion(t, kit.NewWorkspaceClientOn(e, "far-webhook-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "far-webhook-consumer").ForTest(t))
@@ -91,82 +89,13 @@ func testBindingAcrossShards(t *testing.T, e *kit.Env) {
 	k.DeleteAndWait(kit.APIsV1Alpha2 + "apibindings/widgets")
 }
 
-// testVirtualWorkspaceAcrossShards checks that each shard serves the virtual workspace of an export for its consumers, and that the rules
-// of the provider apply on all shards.
-func testVirtualWorkspaceAcrossShards(t *testing.T, e *kit.Env) {
-	provider, k := kit.NewWorkspaceClientOn(e, "serving-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "served-consumer").ForTest(t)
-	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
-	const claim = `{"group":"","resource":"configmaps","verbs":["*"]`
-	provider.ClaimInExport(`[` + claim + `}]`)
-	k.BindPathReady("e", "root:serving-provider", "e")
-	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a"}}`)
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-
-	byName, byPath := kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: provider.ClusterName}.ThroughExport("e", "*"), kit.WorkspaceClient{Env: k.Env, Config: k.Config, ClusterName: "root:serving-provider"}.ThroughExport("e", k.ClusterName)
-	stranger := byName.As("user-1-token")
-	require.Contains(t, stranger.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/example.org/v1/widgets", ""), kit.NotPermitted)
-	provider.Allow("content", "user-1", `{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":["e"],"verbs":["get","list"]}`)
-	for _, vw := range []kit.WorkspaceClient{byName, byPath, stranger, byPath.As("user-1-token")} {
-		vw.UntilCode(http.StatusOK, http.MethodGet, "/apis/example.org/v1/widgets", "")
-		vw.UntilShows("/api/v1/configmaps", `"name":"a"`)
-		require.Contains(t, fmt.Sprint(vw.Get("/apis/example.org/v1").Object), "widgets")
-	}
-	testVirtualWorkspaceThroughFrontProxy(t, e, provider, k)
-	byPath.As("user-1-token").RequireCode(http.StatusForbidden, http.MethodDelete, kit.WidgetsPath+"/a", "")
-
-	// The required groups of the provider's logical cluster apply on other shards.
-	for _, groups := range []struct {
-		required string
-		code     int
-	}{{"team-2", http.StatusForbidden}, {"team-1", http.StatusOK}, {"team-2", http.StatusForbidden}} {
-		provider.Patch(kit.LogicalClusterPath, `{"metadata":{"annotations":{"authorization.kcp.io/required-groups":"`+groups.required+`"}}}`)
-		text := stranger.UntilCode(groups.code, http.MethodGet, "/apis/example.org/v1/widgets", "")
-		require.Equal(t, groups.code == http.StatusForbidden, strings.Contains(text, kit.NotPermitted), text)
-	}
-	byName.Get("/apis/example.org/v1/widgets")
-}
-
-// testVirtualWorkspaceThroughFrontProxy checks that a provider that can only reach the front-proxy uses the virtual workspaces there, at
-// the URLs in its endpoint slice: with lists, watches and discovery of all consumers of a shard, and all verbs in one logical cluster.
-func testVirtualWorkspaceThroughFrontProxy(t *testing.T, e *kit.Env, provider, k kit.WorkspaceClient) {
-	k.Eventually("the endpoint slice contains the URL of the front-proxy", func() bool {
-		endpoints := kit.Field(provider.Get(kit.APIsV1Alpha1+"apiexportendpointslices/e"), "status", "endpoints")
-		return fmt.Sprint(endpoints) == fmt.Sprintf("[map[url:%s/shards/root/services/apiexport/%s/e]]", e.Proxy().Host, provider.ClusterName)
-	})
-	on := func(shard, cluster string) kit.WorkspaceClient {
-		through := kit.WorkspaceClient{Env: k.Env, Config: e.Proxy(), ClusterName: provider.ClusterName}.ThroughExport("e", cluster)
-		through.PathPrefix = "/shards/" + shard + through.PathPrefix
-		return through
-	}
-	const widgets = "/apis/example.org/v1/widgets"
-	for _, through := range []kit.WorkspaceClient{on("root", "*"), on("root", "*").As("user-1-token")} {
-		require.Contains(t, fmt.Sprint(through.Get("/apis/example.org/v1").Object), "widgets")
-		require.Contains(t, fmt.Sprint(through.Get(widgets).Object), "kcp.io/cluster:"+k.ClusterName)
-	}
-	message := on("root", "*").RequireCode(http.StatusOK, http.MethodGet, widgets+"?watch=true&timeoutSeconds=1", "")
-	require.Contains(t, message, `"type":"ADDED"`)
-	require.NotContains(t, fmt.Sprint(on("shard-1", "*").Get(widgets).Object), k.ClusterName, "each shard serves its own consumers")
-	require.Contains(t, fmt.Sprint(on("shard-1", k.ClusterName).Get("/apis/example.org/v1").Object), "widgets", "requests for one logical cluster are forwarded to its shard")
-	on("root", k.ClusterName).Create(kit.WidgetsPath, "%s", kit.Widget("through-the-front-proxy", "size", 1))
-	var unknown string
-	for _, shard := range []string{"none", "root", "shard-1"} {
-		message := on(shard, "*").As("user-2-token").RequireCode(http.StatusForbidden, http.MethodGet, widgets, "")
-		require.Contains(t, message, kit.NotPermitted)
-		if unknown == "" {
-			unknown = message
-		}
-		require.Equal(t, unknown, message)
-	}
-}
-
 // testConversionAcrossShards checks that the provider's APIConversion, and changes of it, apply on the shards of consumers.
 func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	const name, conversions = "v1.people.example.org", kit.APIsV1Alpha1 + "apiconversions"
 	const v1, v2 = "/apis/example.org/v1/namespaces/default/people", "/apis/example.org/v2/namespaces/default/people"
 	provider, k := kit.NewWorkspaceClientOn(e, "converting-provider", 1).ForTest(t), kit.NewWorkspaceClient(e, "converting-consumer").ForTest(t)
-	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, name)
-	provider.Create(conversions, "%s", conversion(name, "self.upperAscii()"))
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, name)
+	provider.Create(conversions, "%s", kit.Conversion(name, "self.upperAscii()"))
 	provider.CreateExport("people", name)
 	k.BindPathReady("people", "root:converting-provider", "people")
 	k.Create(v1, `{"apiVersion":"example.org/v1","kind":"Person","metadata":{"name":"ada"},"spec":{"first":"Ada","last":"Lovelace"}}`)
@@ -178,14 +107,14 @@ func testConversionAcrossShards(t *testing.T, e *kit.Env) {
 	k.Create(v2, `{"apiVersion":"example.org/v2","kind":"Person","metadata":{"name":"bob"},"spec":{"name":{"first":"Bob","last":"B"},"age":7}}`)
 	require.Equal(t, map[string]any{"first": "Bob", "last": "B"}, k.Get(v1 + "/bob").Object["spec"])
 	require.EqualValues(t, 7, kit.Field(k.Get(v2+"/bob"), "spec", "age"))
-	provider.Patch(conversions+"/"+name, conversion(name, "self.lowerAscii()"))
+	provider.Patch(conversions+"/"+name, kit.Conversion(name, "self.lowerAscii()"))
 	last("lovelace")
 	// A schema that is bound before its rules exist.
 	const late = "v2.people.example.org"
-	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, late)
+	provider.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, late)
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/people", `{"spec":{"resources":[{"group":"example.org","name":"people","schema":"`+late+`","storage":{"crd":{}}}]}}`)
 	k.Eventually("the new schema without rules is bound", func() bool { return kit.Field(k.Get(v2+"/ada"), "spec", "name") == nil })
-	provider.Create(conversions, "%s", conversion(late, "self"))
+	provider.Create(conversions, "%s", kit.Conversion(late, "self"))
 	last("Lovelace")
 }
 

@@ -29,8 +29,8 @@ func testDeletedProvider(t *testing.T, e *kit.Env, shard int) {
 		return secrets == http.StatusOK && code == http.StatusForbidden
 	})
 	resource := schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}
-	before := watchThrough(k, resource, "default")
-	next(t, before, watch.Added, "a")
+	before := kit.WatchThrough(k, resource, "default")
+	kit.Next(t, before, watch.Added, "a")
 
 	root := kit.WorkspaceClient{Env: k.Env, Config: e.Proxy(), ClusterName: "root"}
 	root.DeleteAndWait(kit.TenancyPath + "workspaces/" + name)
@@ -41,41 +41,23 @@ func testDeletedProvider(t *testing.T, e *kit.Env, shard int) {
 
 	// Only the rules of the consumer apply.
 	tenant.UntilCode(http.StatusCreated, http.MethodPost, kit.WidgetsPath, kit.Widget("b", "size", 2))
-	next(t, before, watch.Added, "b") // the watch is still open
-	untilListed(tenant, kit.WidgetsPath, "a", "b")
+	kit.Next(t, before, watch.Added, "b") // the watch is still open
+	kit.UntilListed(tenant, kit.WidgetsPath, "a", "b")
 	tenant.Patch(kit.WidgetsPath+"/a", `{"spec":{"size":7}}`)
 	require.EqualValues(t, 7, kit.Field(tenant.Get(kit.WidgetsPath+"/a"), "spec", "size"))
-	next(t, before, watch.Modified, "a")
-	after := watchThrough(tenant, resource, "default")
-	next(t, after, watch.Added, "a")
+	kit.Next(t, before, watch.Modified, "a")
+	after := kit.WatchThrough(tenant, resource, "default")
+	kit.Next(t, after, watch.Added, "a")
 	require.Contains(t, fmt.Sprint(tenant.Get("/openapi/v3/apis/example.org/v1").Object), "size")
 
 	// Objects are deleted by the tenant, and with the binding.
 	tenant.Delete(kit.WidgetsPath + "/a")
-	next(t, after, watch.Deleted, "a")
+	kit.Next(t, after, watch.Deleted, "a")
 	tenant.Delete(kit.WidgetsPath)
-	untilListed(tenant, kit.WidgetsPath)
+	kit.UntilListed(tenant, kit.WidgetsPath)
 	tenant.Create(kit.WidgetsPath, "%s", kit.Widget("c", "size", 3))
 	tenant.Delete(kit.APIsV1Alpha2 + "apibindings/e")
-	next(t, after, watch.Deleted, "c")
+	kit.Next(t, after, watch.Deleted, "c")
 	k.UntilDeleted(kit.APIsV1Alpha2 + "apibindings/e")
 	k.UntilDeleted(kit.WidgetsPath)
-}
-
-// testDeletedClaimant checks that claims end with the export, also on open watches.
-func testDeletedClaimant(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "claimant", 1)
-	k, all := consumers[0], provider.ThroughExport("e", "*")
-	k.Create(kit.ConfigMapsPath, `{"metadata":{"name":"a"}}`)
-	const claim = `{"group":"","resource":"configmaps","verbs":["get","list","watch"]`
-	provider.ClaimInExport(`[` + claim + `}]`)
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	all.UntilShows("/api/v1/configmaps", `"name":"a"`)
-	w := watchThrough(all, configMapsResource, "")
-	next(t, w, watch.Added, "a")
-	require.NotEmpty(t, k.Get(kit.ConfigMapsPath+"/a").GetLabels())
-	provider.Delete(kit.APIsV1Alpha2 + "apiexports/e")
-	next(t, w, watch.Deleted, "a")
-	k.UntilBinding("e", "PermissionClaimsValid", "False InvalidPermissionClaims")
-	require.Empty(t, k.Get(kit.ConfigMapsPath+"/a").GetLabels())
 }

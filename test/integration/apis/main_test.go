@@ -1,15 +1,10 @@
+// Package apis contains integration tests of exports and bindings, in clusters that run in the test process.
 package apis
 
 import (
 	"testing"
 
-	"github.com/shardplane/shardplane/test/harness"
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
 
-func TestMain(m *testing.M) {
-	kit.Main(m, func(_ string, o *harness.Options) {
-		// For TestCachedResourceBytes. Other workspaces replicate less.
-		o.ExtraArgs["shard"] = []string{"--max-cached-bytes=24Ki"}
-	})
-}
+func TestMain(m *testing.M) { kit.Main(m, nil) }

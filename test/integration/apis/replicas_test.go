@@ -28,14 +28,14 @@ func TestReplicas(t *testing.T) {
 // testReplicasFieldByField compares the replicas of each kind with their objects.
 func testReplicasFieldByField(t *testing.T, k kit.WorkspaceClient) {
 	k.CreateExport("e", k.CreateSchema("v1", "widgets", "size")) // creates an endpoint slice, too
-	k.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, "v1.people.example.org")
-	k.Create(kit.APIsV1Alpha1+"apiconversions", "%s", conversion("v1.people.example.org", "self"))
+	k.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, "v1.people.example.org")
+	k.Create(kit.APIsV1Alpha1+"apiconversions", "%s", kit.Conversion("v1.people.example.org", "self"))
 	k.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"bind:it"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports"],"verbs":["bind"]}]}`)
 	k.Create(kit.RBACPath+"clusterrolebindings", `{"metadata":{"name":"bind:it","finalizers":["example.com/held"]},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"bind:it"},"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"user-1"}]}`)
-	createPolicy(k, "p", "example.org", "true", "")
+	kit.CreatePolicy(k, "p", "example.org", "true", "")
 	createMutation(k, "none.example.org", "'a': 'b'")
 	for _, kind := range []string{"Mutating", "Validating"} {
-		k.Create(registration+strings.ToLower(kind)+"webhookconfigurations", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration","metadata":{"name":"w"},"webhooks":[{"name":"w.example.org","sideEffects":"None","admissionReviewVersions":["v1"],"failurePolicy":"Ignore","clientConfig":{"url":"https://none.example.org"},"rules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, kind)
+		k.Create(kit.Registration+strings.ToLower(kind)+"webhookconfigurations", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration","metadata":{"name":"w"},"webhooks":[{"name":"w.example.org","sideEffects":"None","admissionReviewVersions":["v1"],"failurePolicy":"Ignore","clientConfig":{"url":"https://none.example.org"},"rules":[{"operations":["CREATE"],"apiGroups":["none.example.org"],"apiVersions":["*"],"resources":["*"]}]}]}`, kind)
 	}
 	k.Create(kit.TenancyPath+"workspaceauthenticationconfigurations", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceAuthenticationConfiguration","metadata":{"name":"a"},"spec":{"jwt":[{"issuer":{"url":"https://none.example.org","audiences":["a"]},"claimMappings":{"username":{"claim":"sub","prefix":""},"groups":{"claim":"g","prefix":""}}}]}}`)
 	k.CreateWorkspaceType("t", `"authenticationConfigurations":[{"name":"a"}]`)

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
@@ -75,7 +73,7 @@ func TestSystemBindings(t *testing.T) {
 		for _, path := range []string{kit.TenancyPath + "workspaces", kit.TenancyPath + "workspacetypes/a", kit.TenancyPath, "/apis/tenancy.kcp.io", topologyV1 + "partitions", shardsV1} {
 			k.RequireCode(http.StatusNotFound, http.MethodGet, path, "")
 		}
-		k.RequireCode(http.StatusNotFound, http.MethodPost, kit.TenancyPath+"workspaces", workspaceBody("no"))
+		k.RequireCode(http.StatusNotFound, http.MethodPost, kit.TenancyPath+"workspaces", kit.WorkspaceBody("no"))
 		for _, document := range []string{"/apis", "/openapi/v3", "/openapi/v2"} {
 			message := k.RequireCode(http.StatusOK, http.MethodGet, document, "")
 			require.NotContains(t, message, "tenancy.kcp.io", document)
@@ -108,8 +106,8 @@ func TestSystemBindings(t *testing.T) {
 		}
 		bind()
 		k.RequireCode(http.StatusNotFound, http.MethodGet, topologyV1+"partitions", "") // not bound
-		owner.Create(kit.TenancyPath+"workspaces", "%s", workspaceBody("child"))
-		untilPhase(owner, kit.TenancyPath+"workspaces/child", "Ready")
+		owner.Create(kit.TenancyPath+"workspaces", "%s", kit.WorkspaceBody("child"))
+		kit.UntilPhase(owner, kit.TenancyPath+"workspaces/child", "Ready")
 		owner.Do(http.StatusForbidden, http.MethodPatch, kit.TenancyPath+"workspaces/child/status", `{"status":{"phase":"Unavailable"}}`)
 		child := k
 		child.ClusterName, _ = kit.Field(owner.Get(kit.TenancyPath+"workspaces/child"), "spec", "cluster").(string)
@@ -172,90 +170,10 @@ func TestSystemBindingsOfOldClusters(t *testing.T) {
 	}
 }
 
-// TestSystemClaims checks claims on exports of root, by the identity that root publishes, on shards with and without root.
-func TestSystemClaims(t *testing.T) {
-	t.Parallel()
-	e := kit.Shared(t)
-	tenancy := kit.WorkspaceClient{Env: e, Config: e.Shard(0), ClusterName: "root"}.ForTest(t).IdentityOf("tenancy.kcp.io")
-	for shard, where := range []string{"on the shard of root", "on another shard"} {
-		t.Run(where, func(t *testing.T) { testSystemClaims(t, e, tenancy, shard) })
-	}
-}
-
-func testSystemClaims(t *testing.T, e *kit.Env, tenancy string, shard int) {
-	const workspaces = kit.TenancyPath + "workspaces"
-	provider := kit.NewWorkspaceClient(e, fmt.Sprint("system-claims-provider-", shard)).ForTest(t)
-	k := kit.NewWorkspaceClientOn(e, fmt.Sprint("system-claims-", shard), shard).ForTest(t)
-	provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
-	claim := `{"group":"tenancy.kcp.io","resource":"workspaces","identityHash":"` + tenancy + `","verbs":["*"]`
-	provider.ClaimInExport(`[` + claim + `}]`)
-	k.BindPathReady("e", provider.ClusterName, "e")
-	k.Create(workspaces, `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":"seen","labels":{"for":"provider"}}}`)
-	k.Create(workspaces, "%s", workspaceBody("hidden"))
-	for _, name := range []string{"seen", "hidden"} {
-		untilPhase(k, workspaces+"/"+name, "Ready")
-	}
-	all, in := onShard(provider, shard).ThroughExport("e", "*"), onShard(provider, shard).ThroughExport("e", k.ClusterName)
-	all.UntilCode(http.StatusOK, http.MethodGet, workspaces, "")
-	untilListed(all, workspaces)
-	w := watchThrough(all, schema.GroupVersionResource{Group: "tenancy.kcp.io", Version: "v1alpha1", Resource: "workspaces"}, "")
-
-	// Selected objects are visible, with the label of the claim.
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchLabels":{"for":"provider"}},"state":"Accepted"}]`)
-	require.Len(t, claimLabelsIn(next(t, w, watch.Added, "seen").GetLabels()), 1)
-	untilListed(all, workspaces, "seen")
-	untilListed(in, workspaces, "seen")
-	require.Equal(t, k.Get(workspaces+"/seen").GetUID(), in.Get(workspaces+"/seen").GetUID())
-	k.Eventually("the consumer reads the label", func() bool { return len(claimedObject(k, workspaces+"/seen")) == 1 })
-	require.Empty(t, claimedObject(k, workspaces+"/hidden"))
-	in.Do(http.StatusNotFound, http.MethodGet, workspaces+"/hidden", "")
-	require.Contains(t, fmt.Sprint(in.Get(strings.TrimSuffix(kit.TenancyPath, "/")).Object), "workspaces/status")
-	require.NotContains(t, fmt.Sprint(in.Get(strings.TrimSuffix(kit.TenancyPath, "/")).Object), "workspacetypes")
-
-	// Objects that are created through the claim match the selector.
-	in.Create(workspaces, "%s", workspaceBody("made"))
-	next(t, w, watch.Added, "made")
-	require.Equal(t, "provider", k.Get(workspaces + "/made").GetLabels()["for"])
-	untilPhase(in, workspaces+"/made", "Ready")
-	in.Do(http.StatusForbidden, http.MethodPatch, workspaces+"/made", `{"metadata":{"labels":{"for":"others"}}}`)
-	in.Delete(workspaces + "/made")
-	next(t, w, watch.Deleted, "made")
-
-	// The maximal permission policy of root applies.
-	provider.BindRole("all", "cluster-admin", "user-1")
-	user := in.As("user-1-token")
-	user.UntilCode(http.StatusOK, http.MethodGet, workspaces+"/seen", "")
-	denied := user.Do(http.StatusForbidden, http.MethodPut, workspaces+"/seen/status", workspaceBody("seen"))
-	require.Contains(t, kit.Field(denied, "message"), "maximal permission policy")
-
-	// A narrower and a wider selector, in watches and lists.
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchLabels":{"for":"none"}},"state":"Accepted"}]`)
-	next(t, w, watch.Deleted, "seen")
-	untilListed(in, workspaces)
-	k.Eventually("the label is removed", func() bool { return len(claimedObject(k, workspaces+"/seen")) == 0 })
-	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	next(t, w, watch.Added, "hidden")
-	untilListed(in, workspaces, "hidden", "seen")
-	untilListed(all, workspaces, "hidden", "seen")
-
-	// A claim with another identity permits nothing.
-	wrong := strings.Replace(claim, tenancy, strings.Repeat("0", 64), 1)
-	provider.ClaimInExport(`[` + wrong + `}]`)
-	k.AcceptClaims(`[` + wrong + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	for _, vw := range []kit.WorkspaceClient{all, in} {
-		vw.UntilDeleted(workspaces)
-	}
-	k.Eventually("the label of the claim is removed", func() bool { return len(claimedObject(k, workspaces+"/seen")) == 0 })
-}
-
 const (
 	topologyV1 = "/apis/topology.kcp.io/v1alpha1/"
 	shardsV1   = "/apis/core.kcp.io/v1alpha1/shards"
 )
-
-func workspaceBody(name string) string {
-	return fmt.Sprintf(`{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"Workspace","metadata":{"name":%q}}`, name)
-}
 
 // uids returns the UIDs of the objects in a LIST.
 func uids(k kit.WorkspaceClient, path string) (all []string) {

@@ -84,9 +84,9 @@ func testWrongShapes(t *testing.T, e *kit.Env) {
 	k.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
 	existing := func() (all []map[string]string) {
 		for _, path := range []string{kit.APIsV1Alpha2 + "apiexports", kit.APIsV1Alpha1 + "apiresourceschemas", kit.APIsV1Alpha1 + "apiconversions", kit.TenancyPath + "workspacetypes"} {
-			all = append(all, resourceVersions(provider, path), resourceVersions(k, path))
+			all = append(all, kit.ResourceVersions(provider, path), kit.ResourceVersions(k, path))
 		}
-		return append(all, resourceVersions(k, kit.APIsV1Alpha2+"apibindings?fieldSelector=metadata.name%3De"), resourceVersions(k, kit.WidgetsPath))
+		return append(all, kit.ResourceVersions(k, kit.APIsV1Alpha2+"apibindings?fieldSelector=metadata.name%3De"), kit.ResourceVersions(k, kit.WidgetsPath))
 	}
 	before := existing()
 	for _, w := range wrongShapes() {
@@ -144,7 +144,7 @@ func testManyVersions(t *testing.T, e *kit.Env) {
 // testForeignIdentities checks that a claim with an unknown identity, or one that does not offer the resource, permits nothing even if it
 // is accepted.
 func testForeignIdentities(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "foreign", 1)
+	provider, _, consumers := kit.ConsumersOf(t, e, "foreign", 1)
 	k, other := consumers[0], kit.NewWorkspaceClient(e, "foreign-other").ForTest(t)
 	owner := other.CreateExport("gadgets", other.CreateSchema("v1", "gadgets", "size"))
 	k.BindReady("gadgets", other, "gadgets")
@@ -173,7 +173,7 @@ func testForeignIdentities(t *testing.T, e *kit.Env) {
 		require.Contains(t, kit.RequireStatus(t, in.Config, kit.Request{Path: in.PathPrefix + "/clusters/" + in.ClusterName + path}, http.StatusNotFound).Message, "is not bound in this logical cluster")
 	}
 	for method, body := range map[string]string{http.MethodGet: "", http.MethodDelete: "", http.MethodPatch: `{}`} {
-		code, message := writeAs(in, method, gadgets+"/theirs", map[bool]string{true: "merge-patch+json"}[method == http.MethodPatch], body)
+		code, message := kit.WriteAs(in, method, gadgets+"/theirs", map[bool]string{true: "merge-patch+json"}[method == http.MethodPatch], body)
 		require.Equal(t, http.StatusNotFound, code, "%s: %s", method, message)
 	}
 	k.Get(gadgets + "/theirs")

@@ -15,6 +15,7 @@ const (
 	LogicalClusterPath = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
 	PodsPath           = "/api/v1/namespaces/default/pods"
 	RBACPath           = "/apis/rbac.authorization.k8s.io/v1/"
+	Registration       = "/apis/admissionregistration.k8s.io/v1/"
 	TenancyPath        = "/apis/tenancy.kcp.io/v1alpha1/"
 	// WidgetsPath is the path of the resource that most tests export.
 	WidgetsPath = "/apis/example.org/v1/namespaces/default/widgets"

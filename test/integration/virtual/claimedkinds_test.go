@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"crypto/x509/pkix"
@@ -118,7 +118,7 @@ func definitionOf(plural, group string) *apiextensionsv1.CustomResourceDefinitio
 // testClaimedKinds checks that objects of all built-in kinds that can be claimed are created, read, listed and watched through the
 // virtual workspace, in each encoding.
 func testClaimedKinds(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "claimed-kinds", 1)
+	provider, _, consumers := kit.ConsumersOf(t, e, "claimed-kinds", 1)
 	k := consumers[0]
 	all, in := provider.ThroughExport("e", "*"), provider.ThroughExport("e", k.ClusterName)
 	var claims []string
@@ -145,8 +145,8 @@ func testClaimedKinds(t *testing.T, e *kit.Env) {
 
 	// If a kind is a custom resource, it has no protobuf encoding.
 	const people = "v1.people.example.org"
-	in.Create(kit.APIsV1Alpha1+"apiresourceschemas", peopleSchema, people)
-	in.Create(kit.APIsV1Alpha1+"apiconversions", "%s", conversion(people, "self"))
+	in.Create(kit.APIsV1Alpha1+"apiresourceschemas", kit.PeopleSchema, people)
+	in.Create(kit.APIsV1Alpha1+"apiconversions", "%s", kit.Conversion(people, "self"))
 	in.Create(kit.APIsV1Alpha2+"apiexports", `{"metadata":{"name":"made"}}`)
 	in.Create(kit.APIsV1Alpha1+"apiexportendpointslices", `{"metadata":{"name":"another"},"spec":{"export":{"path":%q,"name":"made"}}}`, k.ClusterName)
 	for path, name := range map[string]string{
@@ -154,7 +154,7 @@ func testClaimedKinds(t *testing.T, e *kit.Env) {
 		"/apis/core.kcp.io/v1alpha1/logicalclusters": "cluster",
 	} {
 		parts := strings.Split(path, "/")
-		next(t, watchThrough(all, schema.GroupVersionResource{Group: parts[2], Version: parts[3], Resource: parts[4]}, ""), watch.Added, name)
+		kit.Next(t, kit.WatchThrough(all, schema.GroupVersionResource{Group: parts[2], Version: parts[3], Resource: parts[4]}, ""), watch.Added, name)
 		require.Len(t, claimLabelsIn(in.Get(path+"/"+name).GetLabels()), 1, path)
 		require.Contains(t, kit.ItemNames(in.Get(path)), name)
 		require.Contains(t, kit.ItemNames(all.Get(path)), name)
@@ -214,7 +214,7 @@ func testClaimedKind(t *testing.T, all, in *rest.RESTClient, resource string, ob
 // testClaimedReviews checks that reviews that can be claimed are evaluated in the consumer's workspace, and that self reviews cannot be
 // claimed.
 func testClaimedReviews(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "reviews", 1)
+	provider, _, consumers := kit.ConsumersOf(t, e, "reviews", 1)
 	k := consumers[0]
 	in := provider.ThroughExport("e", k.ClusterName)
 	const (

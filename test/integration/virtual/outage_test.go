@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"encoding/base64"
@@ -63,12 +63,12 @@ func TestBoundAPIsInOutages(t *testing.T) {
 		})
 	}
 	provider.Create(kit.ConfigMapsPath, `{"metadata":{"name":"limits"},"data":{"most":"3"}}`)
-	createPolicy(provider, "limits", "example.org", "!has(object.spec) || !has(object.spec.size) || object.spec.size <= int(params.data.most)", "limits")
+	kit.CreatePolicy(provider, "limits", "example.org", "!has(object.spec) || !has(object.spec.size) || object.spec.size <= int(params.data.most)", "limits")
 	untilPolicyApplies(k)
 	vws := newOutageVirtualWorkspaces(provider, k)
 	// The parameters of this policy have not been read yet.
-	provider.Create(registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"unread"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["gadgets"]}]},"validations":[{"expression":"true"}]}}`)
-	provider.Create(registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"unread"},"spec":{"policyName":"unread","validationActions":["Deny"],"paramRef":{"name":"unread","namespace":"default","parameterNotFoundAction":"Allow"}}}`)
+	provider.Create(kit.Registration+"validatingadmissionpolicies", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"unread"},"spec":{"paramKind":{"apiVersion":"v1","kind":"ConfigMap"},"matchConstraints":{"resourceRules":[{"operations":["CREATE"],"apiGroups":["example.org"],"apiVersions":["*"],"resources":["gadgets"]}]},"validations":[{"expression":"true"}]}}`)
+	provider.Create(kit.Registration+"validatingadmissionpolicybindings", `{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"unread"},"spec":{"policyName":"unread","validationActions":["Deny"],"paramRef":{"name":"unread","namespace":"default","parameterNotFoundAction":"Allow"}}}`)
 	replicated := kit.DynamicClient(t, e.CacheClient.Shard("root"), provider.ClusterName).Resource(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"))
 	k.Eventually("the policy is replicated", func() bool {
 		_, err := replicated.Get(t.Context(), "unread", metav1.GetOptions{})
@@ -78,7 +78,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	flavors := offer(provider, "CachedResource", "flavors", "")
 	flavors.object("large", "")
 	k.BindPath(http.StatusCreated, "flavors", "root:outage", "flavors")
-	untilListed(k, flavors.objects, "large")
+	kit.UntilListed(k, flavors.objects, "large")
 
 	// The provider's shard is stopped. Its exports can be bound.
 	e.Component("root").Stop()
@@ -102,7 +102,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	require.True(t, kit.StoredInFiles(t, filepath.Join(e.Dir, ".kcp-1", "data", "replicas"), sealed[:len(sealed)-4]), "the snapshot must be encrypted like etcd")
 	require.True(t, kit.StoredInFiles(t, filepath.Join(e.Dir, ".kcp-1", "data", "replicas"), `,"data":"`), "the snapshot must contain authenticated keys")
 	e.Component("shard-1").Start()
-	untilListed(k, flavors.objects, "large")
+	kit.UntilListed(k, flavors.objects, "large")
 	for _, k := range []kit.WorkspaceClient{tenant, other} {
 		works(k)
 	}
@@ -123,7 +123,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	require.Equal(t, "True <nil>", kit.Condition(k.Get(kit.APIsV1Alpha2+"apibindings/e"), "APIExportValid"))
 	require.Contains(t, other.BindPath(http.StatusServiceUnavailable, "none", "root:outage", "none"), "not all objects are loaded yet")
 	for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} { // the export may exist
-		onShard(provider, 1).ThroughExport("none", "*").RequireCode(http.StatusServiceUnavailable, http.MethodGet, path, "")
+		kit.OnShard(provider, 1).ThroughExport("none", "*").RequireCode(http.StatusServiceUnavailable, http.MethodGet, path, "")
 	}
 
 	// The servers start again, and changes are replicated, although each response of the cache server takes 2 s. A front-proxy
@@ -135,7 +135,7 @@ func TestBoundAPIsInOutages(t *testing.T) {
 	works(through.As("user-1-token"))
 	vws.converge()
 	flavors.object("small", "")
-	untilListed(k, flavors.objects, "large", "small")
+	kit.UntilListed(k, flavors.objects, "large", "small")
 	second := provider.CreateSchema("v2", "widgets", "length")
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/e", fmt.Sprintf(`{"spec":{"resources":[{"group":"example.org","name":"widgets","schema":%q,"storage":{"crd":{}}}]}}`, second))
 	k.Eventually("the new schema is bound", func() bool {

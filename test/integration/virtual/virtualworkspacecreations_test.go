@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // applyAs sends an apply patch, and returns status code and body.
 func applyAs(k kit.WorkspaceClient, path, body string) (code int, message string) {
 	k.T.Helper()
-	return writeAs(k, http.MethodPatch, path+"?fieldManager=test", "apply-patch+yaml", body)
+	return kit.WriteAs(k, http.MethodPatch, path+"?fieldManager=test", "apply-patch+yaml", body)
 }
 
 func configMap(name string) string {
@@ -34,7 +34,7 @@ func allow(k kit.WorkspaceClient, role, user, group, resource, object string, ve
 // testCreations checks that an apply or update that creates an object through the virtual workspace of an export requires
 // permission to create.
 func testCreations(t *testing.T, e *kit.Env, shard int) {
-	provider, _, consumers := consumersOn(t, e, shard, "creations", 1)
+	provider, _, consumers := kit.ConsumersOn(t, e, shard, "creations", 1)
 	k := consumers[0]
 	const claims = `{"group":"","resource":"configmaps","verbs":["*"]%[1]s},{"group":"","resource":"secrets","verbs":["get","patch","update"]%[1]s}`
 	provider.ClaimInExport(`[` + fmt.Sprintf(claims, "") + `]`)
@@ -53,7 +53,7 @@ func testCreations(t *testing.T, e *kit.Env, shard int) {
 		code, message := in.TryDo(http.MethodPut, path, body)
 		require.NotEqual(t, http.StatusCreated, code, "%s: %s", path, message)
 	}
-	require.Empty(t, resourceVersions(k, kit.WidgetsPath))
+	require.Empty(t, kit.ResourceVersions(k, kit.WidgetsPath))
 
 	allow(provider, "create", "user-1", "apis.kcp.io", "apiexports/content", "e", "create")
 	in.Eventually("the user may create", func() bool {
@@ -86,7 +86,7 @@ func testPolicyForInitializers(t *testing.T, home kit.WorkspaceClient) {
 	owner := home.BindAdmin("user-2")
 	owner.UntilCode(http.StatusOK, http.MethodGet, kit.TenancyPath+"workspaces", "")
 	made := owner.CreateWorkspaceOfType("one", "apps", 0)
-	in := typeVirtualWorkspace(onShard(home, 0).As("user-1-token"), "initializing", "apps", made.ClusterName)
+	in := typeVirtualWorkspace(kit.OnShard(home, 0).As("user-1-token"), "initializing", "apps", made.ClusterName)
 
 	// The initializer acts as the owner, once the owner is authorized and the API is bound.
 	refused := func() bool {

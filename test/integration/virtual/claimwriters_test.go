@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"encoding/json"
@@ -13,16 +13,6 @@ import (
 
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
-
-// writeAs sends a write with a content type of application/<kind>, and returns status code and body.
-func writeAs(k kit.WorkspaceClient, method, path, kind, body string) (code int, message string) {
-	k.T.Helper()
-	if kind == "" {
-		kind = "json"
-	}
-	code, response := kit.Do(k.T, k.Config, kit.Request{Method: method, Path: k.PathPrefix + "/clusters/" + k.ClusterName + path, Body: body, Header: http.Header{"Content-Type": {"application/" + kind}}})
-	return code, string(response)
-}
 
 // claimPrefix is the prefix of the labels with the claims of an object.
 const claimPrefix = "claimed.internal.apis.kcp.io/"
@@ -47,18 +37,6 @@ func claimLabelsIn(labels map[string]string) map[string]string {
 	return found
 }
 
-// resourceVersions returns the names and versions of the objects of a list, by UID.
-func resourceVersions(k kit.WorkspaceClient, path string) map[string]string {
-	k.T.Helper()
-	all := map[string]string{}
-	for _, item := range kit.Items(k.Get(path)) {
-		if item.GetName() != kit.RootCAConfigMap { // created by a controller
-			all[string(item.GetUID())] = item.GetName() + " " + item.GetResourceVersion()
-		}
-	}
-	return all
-}
-
 const secrets = "/api/v1/namespaces/default/secrets"
 
 // refusedWrite is a write through a virtual workspace, and the expected response.
@@ -74,9 +52,6 @@ func labelled(in, name, labels string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":%q,"metadata":{"name":%q,"labels":{%s}}}`, kind, name, labels)
 }
 
-// absentOwner is metadata with an owner that does not exist.
-const absentOwner = `{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"none","uid":"00000000-0000-0000-0000-000000000000"}]}`
-
 // refusedWrites returns writes that the claims do not permit: on ConfigMaps without the verbs create and delete, with the label
 // for=a, and on Secrets with all verbs, with the label a or b.
 func refusedWrites() []refusedWrite {
@@ -89,10 +64,10 @@ func refusedWrites() []refusedWrite {
 		{kit.ConfigMapsPath, http.MethodDelete, "", "", "", http.StatusForbidden, "deletecollection configmaps"},
 		{kit.ConfigMapsPath, http.MethodDelete, "/hidden", "", "", http.StatusForbidden, "delete configmaps"},
 		// Owners and finalizers require the verb delete, because they control deletion.
-		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":` + absentOwner + `}`, http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":` + kit.AbsentOwner + `}`, http.StatusForbidden, "requires the verb delete"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", ordered, `[{"op":"add","path":"/metadata/finalizers","value":["example.org/wait"]}]`, http.StatusForbidden, "requires the verb delete"},
-		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
-		{kit.ConfigMapsPath, http.MethodPatch, "/seen?fieldManager=x", apply, strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(absentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(kit.AbsentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
+		{kit.ConfigMapsPath, http.MethodPatch, "/seen?fieldManager=x", apply, strings.Replace(labelled(kit.ConfigMapsPath, "seen", ""), `{"name"`, strings.TrimSuffix(kit.AbsentOwner, "}")+`,"name"`, 1), http.StatusForbidden, "requires the verb delete"},
 		// Objects that would not match the selector any more.
 		{kit.ConfigMapsPath, http.MethodPut, "/seen", "", labelled(kit.ConfigMapsPath, "seen", `"for":"b"`), http.StatusForbidden, "for=a"},
 		{kit.ConfigMapsPath, http.MethodPatch, "/seen", merge, `{"metadata":{"labels":{"for":"b"}}}`, http.StatusForbidden, "for=a"},
@@ -118,7 +93,7 @@ func refusedWrites() []refusedWrite {
 // testClaimWriters checks that a provider writes with the verbs and within the selectors of its claims, with each kind of request,
 // and that a write changes nothing if it is rejected.
 func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
-	provider, _, consumers := consumersOn(t, e, shard, "writers", 1)
+	provider, _, consumers := kit.ConsumersOn(t, e, shard, "writers", 1)
 	k := consumers[0]
 	in := provider.ThroughExport("e", k.ClusterName)
 	const verbs = `{"group":"","resource":"configmaps","verbs":["get","list","watch","update","patch"]%s},{"group":"","resource":"secrets","verbs":["*"]%s}`
@@ -134,11 +109,11 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 		return code == http.StatusOK && other == http.StatusOK
 	})
 	for _, tc := range refusedWrites() {
-		before := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
-		code, message := writeAs(in, tc.method, tc.in+tc.name, tc.kind, tc.body)
+		before := []map[string]string{kit.ResourceVersions(k, kit.ConfigMapsPath), kit.ResourceVersions(k, secrets)}
+		code, message := kit.WriteAs(in, tc.method, tc.in+tc.name, tc.kind, tc.body)
 		require.Equal(t, tc.code, code, "%s %s%s %s: %s", tc.method, tc.in, tc.name, tc.body, message)
 		require.Contains(t, message, tc.message, "%s %s%s %s", tc.method, tc.in, tc.name, tc.body)
-		after := []map[string]string{resourceVersions(k, kit.ConfigMapsPath), resourceVersions(k, secrets)}
+		after := []map[string]string{kit.ResourceVersions(k, kit.ConfigMapsPath), kit.ResourceVersions(k, secrets)}
 		require.Equal(t, before, after, "%s %s%s: nothing must be written", tc.method, tc.in, tc.name)
 	}
 	// Writes within the selector. A collection consists of the selected objects.
@@ -147,7 +122,7 @@ func testClaimWriters(t *testing.T, e *kit.Env, shard int) {
 	in.Patch(secrets+"/seen", `{"metadata":{"labels":{"for":"b"}}}`)
 	in.Delete(secrets)
 	in.Create(secrets, "%s", labelled(secrets, "owned", `"for":"a"`))
-	in.Patch(secrets+"/owned", `{"metadata":`+absentOwner+`}`)
+	in.Patch(secrets+"/owned", `{"metadata":`+kit.AbsentOwner+`}`)
 	k.UntilDeleted(secrets + "/owned")
 	require.Equal(t, []string{"hidden"}, kit.ItemNames(k.Get(secrets)))
 }
@@ -174,7 +149,7 @@ func testUnchangedClaimed(consumer, provider kit.WorkspaceClient, path, label st
 		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied, changes: true},
 		{by: consumer, method: http.MethodPatch, kind: "apply-patch+yaml", query: "?fieldManager=a&force=true", body: applied},
 	} {
-		code, response := writeAs(write.by, write.method, path+write.query, write.kind, write.body)
+		code, response := kit.WriteAs(write.by, write.method, path+write.query, write.kind, write.body)
 		require.Equal(consumer.T, http.StatusOK, code, "%s %s: %s", write.method, write.body, response)
 		after := &unstructured.Unstructured{}
 		require.NoError(consumer.T, after.UnmarshalJSON([]byte(response)))

@@ -1,4 +1,5 @@
-package e2e
+// Package pages runs the commands in pages of the documentation.
+package pages
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"fmt"
@@ -117,21 +117,6 @@ func (o offers) object(name, more string) {
 	o.Create(o.objects, `{"apiVersion":"shared.example.org/v1","kind":"Flavor","metadata":{"name":%q%s},"spec":{"cpus":4}}`, name, more)
 }
 
-// untilListed waits until a list contains these objects.
-func untilListed(k kit.WorkspaceClient, path string, want ...string) (all []unstructured.Unstructured) {
-	k.T.Helper()
-	kit.EventuallyEqual(k.Env, append([]string{"200"}, want...), func() []string {
-		code, text := k.TryDo(http.MethodGet, path, "")
-		list := &unstructured.UnstructuredList{}
-		if code == http.StatusOK && list.UnmarshalJSON([]byte(text)) != nil {
-			return []string{text}
-		}
-		all = list.Items
-		return append([]string{fmt.Sprint(code)}, kit.Names(all)...)
-	}, "status code and names of %s", path)
-	return all
-}
-
 // TestVirtualStorage checks that consumers on any shard get, list and watch the replicas of their provider, at their own URL, and
 // write nothing.
 func TestVirtualStorage(t *testing.T) {
@@ -152,13 +137,13 @@ func testVirtualStorage(t *testing.T, e *kit.Env, kind string, shard int) {
 	o.object("secret", `,"labels":{"hidden":"yes"}`)
 	o.object("small", `,"labels":{"size":"s"}`)
 	// If a shard has no consumers, it must serve the replicas on request.
-	untilListed(kit.WorkspaceClient{Env: o.Env, Config: o.Shard(1 - shard), PathPrefix: "/services/replication/" + o.ClusterName + "/" + o.plural, ClusterName: "*"}.ForTest(t), o.objects, "large", "small")
+	kit.UntilListed(kit.WorkspaceClient{Env: o.Env, Config: o.Shard(1 - shard), PathPrefix: "/services/replication/" + o.ClusterName + "/" + o.plural, ClusterName: "*"}.ForTest(t), o.objects, "large", "small")
 	for at, name := range []string{"near-", "far-"} {
 		k := kit.NewWorkspaceClientOn(e, name+plural, (shard+at)%2).ForTest(t)
 		bound := k.BindPathReady(plural, o.ClusterName, plural)
 		require.Nil(t, kit.Field(bound, "status", "boundResources").([]any)[0].(map[string]any)["storageVersions"], "the consumer's shard must not store objects")
 
-		all := untilListed(k, o.objects, "large", "small")
+		all := kit.UntilListed(k, o.objects, "large", "small")
 		original := o.Get(o.objects + "/large")
 		require.Equal(t, original.GetUID(), all[0].GetUID())
 		require.Equal(t, fmt.Sprint(original.Object["spec"]), fmt.Sprint(all[0].Object["spec"]))
@@ -166,17 +151,17 @@ func testVirtualStorage(t *testing.T, e *kit.Env, kind string, shard int) {
 		require.Equal(t, "Flavor", all[0].GetKind())
 		require.Equal(t, "large", k.Get(o.objects+"/large").GetName())
 		k.RequireCode(http.StatusNotFound, http.MethodGet, o.objects+"/secret", "")
-		untilListed(k, o.objects+"?labelSelector=size%3Ds", "small")
-		untilListed(k, o.objects+"?fieldSelector=metadata.name%3Dlarge", "large")
+		kit.UntilListed(k, o.objects+"?labelSelector=size%3Ds", "small")
+		kit.UntilListed(k, o.objects+"?fieldSelector=metadata.name%3Dlarge", "large")
 		page := k.Get(o.objects + "?limit=1")
 		require.Len(t, kit.Field(page, "items"), 1)
 		token, _ := kit.Field(page, "metadata", "continue").(string)
-		untilListed(k, o.objects+"?limit=1&continue="+url.QueryEscape(token), "small")
+		kit.UntilListed(k, o.objects+"?limit=1&continue="+url.QueryEscape(token), "small")
 
 		testVirtualIsReadOnly(t, k, o)
 		testVirtualDocuments(t, k, o)
 		testVirtualWatch(t, k, o)
-		untilListed(k, o.objects, "large", "small")
+		kit.UntilListed(k, o.objects, "large", "small")
 		testReplicationVirtualWorkspace(t, k, o, (shard+at)%2)
 		testVirtualThroughExport(t, k, o, (shard+at)%2)
 
@@ -197,7 +182,7 @@ func testVirtualIsReadOnly(t *testing.T, k kit.WorkspaceClient, o offers) {
 		}
 	}
 	k.RequireCode(http.StatusNotFound, http.MethodGet, o.objects+"/large/status", "")
-	untilListed(o.WorkspaceClient, o.objects, "large", "secret", "small")
+	kit.UntilListed(o.WorkspaceClient, o.objects, "large", "secret", "small")
 }
 
 // testVirtualDocuments checks discovery, OpenAPI and tables.
@@ -214,21 +199,21 @@ func testVirtualDocuments(t *testing.T, k kit.WorkspaceClient, o offers) {
 // resource.
 func testVirtualWatch(t *testing.T, k kit.WorkspaceClient, o offers) {
 	version := k.Get(o.objects).GetResourceVersion()
-	w := watchThrough(k, schema.GroupVersionResource{Group: "shared.example.org", Version: "v1", Resource: o.plural}, "")
+	w := kit.WatchThrough(k, schema.GroupVersionResource{Group: "shared.example.org", Version: "v1", Resource: o.plural}, "")
 	defer w.Stop()
 	o.object("tiny", "")
-	added := next(t, w, watch.Added, "tiny")
+	added := kit.Next(t, w, watch.Added, "tiny")
 	require.Equal(t, k.ClusterName, added.GetAnnotations()["kcp.io/cluster"])
 	o.Patch(o.objects+"/tiny", `{"spec":{"cpus":1}}`)
-	next(t, w, watch.Modified, "tiny")
+	kit.Next(t, w, watch.Modified, "tiny")
 	o.Patch(o.objects+"/tiny", `{"metadata":{"labels":{"hidden":"now"}}}`)
-	next(t, w, watch.Deleted, "tiny")
+	kit.Next(t, w, watch.Deleted, "tiny")
 	o.Delete(o.objects + "/tiny")
 
 	// A watch can start at the version of a list, and not at versions of the provider.
 	require.Contains(t, watchBriefly(k, o, "resourceVersion="+version), `"type":"ADDED"`)
 	require.Contains(t, watchBriefly(k, o, "resourceVersion="+o.Get(o.objects).GetResourceVersion()), `410`)
-	initialEvents(t, k.Config, "/clusters/"+k.ClusterName+o.objects+"?")
+	kit.InitialEvents(t, k.Config, "/clusters/"+k.ClusterName+o.objects+"?")
 }
 
 // watchBriefly returns the events of a watch of one second, or of a longer one if it receives none.
@@ -248,9 +233,9 @@ func watchBriefly(k kit.WorkspaceClient, o offers, query string) (events string)
 func testReplicationVirtualWorkspace(t *testing.T, k kit.WorkspaceClient, o offers, shard int) {
 	all := kit.WorkspaceClient{Env: o.Env, Config: o.Shard(shard), PathPrefix: "/services/replication/" + o.ClusterName + "/" + o.plural, ClusterName: "*"}.ForTest(t)
 	one := all.In(k.ClusterName)
-	found := untilListed(all, o.objects, "large", "small")
+	found := kit.UntilListed(all, o.objects, "large", "small")
 	require.Equal(t, o.ClusterName, found[0].GetAnnotations()["kcp.io/cluster"])
-	found = untilListed(one, o.objects, "large", "small")
+	found = kit.UntilListed(one, o.objects, "large", "small")
 	require.Equal(t, k.ClusterName, found[0].GetAnnotations()["kcp.io/cluster"])
 	require.Equal(t, "large", one.Get(o.objects+"/large").GetName())
 	require.Contains(t, fmt.Sprint(all.Get("/apis/shared.example.org/v1").Object), o.plural)
@@ -279,7 +264,7 @@ func testReplicationVirtualWorkspace(t *testing.T, k kit.WorkspaceClient, o offe
 		o.Create(kit.RBACPath+"clusterroles", `{"metadata":{"name":"content"},"rules":[{"apiGroups":["apis.kcp.io"],"resources":["apiexports/content"],"resourceNames":[%q],"verbs":["get","list","watch"]},{"nonResourceURLs":["/"],"verbs":["access"]}]}`, o.plural)
 		o.BindRole("content", "content", "user-1")
 	}
-	untilListed(user, o.objects, "large", "small")
+	kit.UntilListed(user, o.objects, "large", "small")
 	refused(user, http.StatusForbidden, http.MethodPost, o.objects)
 	o.Delete(kit.RBACPath + "clusterrolebindings/content")
 	o.Delete(kit.RBACPath + "clusterroles/content")
@@ -291,8 +276,8 @@ func testReplicationVirtualWorkspace(t *testing.T, k kit.WorkspaceClient, o offe
 func testVirtualThroughExport(t *testing.T, k kit.WorkspaceClient, o offers, shard int) {
 	all := kit.WorkspaceClient{Env: o.Env, Config: o.Shard(shard), PathPrefix: "/services/apiexport/" + o.ClusterName + "/" + o.plural, ClusterName: "*"}.ForTest(t)
 	one := all.In(k.ClusterName)
-	untilListed(all, o.objects, "large", "small")
-	untilListed(one, o.objects, "large", "small")
+	kit.UntilListed(all, o.objects, "large", "small")
+	kit.UntilListed(one, o.objects, "large", "small")
 	require.Equal(t, "large", one.Get(o.objects+"/large").GetName())
 	require.Equal(t, map[string]any{o.plural: []any{"get", "list", "watch"}}, verbsOf(one, "/apis/shared.example.org/v1"))
 	require.Equal(t, []any{"get", "list", "watch"}, verbsOf(one, "/apis/apis.kcp.io/v1alpha2")["apibindings"])
@@ -308,7 +293,7 @@ func testVirtualThroughExport(t *testing.T, k kit.WorkspaceClient, o offers, sha
 // resource restores them.
 func testVirtualDeletion(t *testing.T, o offers, k kit.WorkspaceClient) {
 	k.BindPathReady(o.plural, o.ClusterName, o.plural)
-	untilListed(k, o.objects, "large", "small")
+	kit.UntilListed(k, o.objects, "large", "small")
 	refer := func(slice string) {
 		o.Patch(kit.APIsV1Alpha2+"apiexports/"+o.plural, fmt.Sprintf(`{"spec":{"resources":[{"group":"shared.example.org","name":%[1]q,"schema":"v1.%[1]s.shared.example.org","storage":{"virtual":{"reference":{"apiGroup":"cache.kcp.io","kind":"%[2]sEndpointSlice","name":%[3]q},"identityHash":%[4]q}}}]}}`, o.plural, o.kind, slice, o.identity))
 	}
@@ -320,7 +305,7 @@ func testVirtualDeletion(t *testing.T, o offers, k kit.WorkspaceClient) {
 	o.untilSlice("APIExportValid", "False APIExportInvalidReference")
 	refer(o.plural)
 	o.untilSlice("APIExportValid", "True <nil>")
-	untilListed(k, o.objects, "large", "small")
+	kit.UntilListed(k, o.objects, "large", "small")
 	o.Delete(kit.CachePath + kit.CachedResourcePlural[o.kind] + "/" + o.plural)
 	k.Eventually("the response reports the deletion of the cached resource", func() bool {
 		code, last := k.TryDo(http.MethodGet, o.objects, "")
@@ -328,7 +313,7 @@ func testVirtualDeletion(t *testing.T, o offers, k kit.WorkspaceClient) {
 	})
 	o.UntilDeleted(kit.CachePath + kit.CachedResourcePlural[o.kind] + "/" + o.plural)
 	o.CreateCachedResource(o.kind, o.plural, "")
-	untilListed(k, o.objects, "large", "secret", "small")
+	kit.UntilListed(k, o.objects, "large", "secret", "small")
 	o.Delete(kit.APIsV1Alpha2 + "apiexports/" + o.plural)
 	k.Eventually("the response reports the deletion of the export", func() bool {
 		code, last := k.TryDo(http.MethodGet, o.objects, "")

@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"fmt"
@@ -8,15 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 
 	"github.com/shardplane/shardplane/test/integration/kit"
 )
@@ -47,6 +44,7 @@ func TestVirtualWorkspace(t *testing.T) {
 	e.RunParallel("finalizers", func(t *testing.T, e *kit.Env) { testClaimFinalizers(t, e) })
 	e.RunParallel("authorization", func(t *testing.T, e *kit.Env) { testAuthorization(t, e) })
 	e.RunParallel("URLs", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceURLs(t, e) })
+	e.RunParallel("across shards", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceAcrossShards(t, e) })
 	e.RunParallel("front-proxy", func(t *testing.T, e *kit.Env) { testVirtualWorkspaceThroughProxy(t, e) })
 	e.RunParallel("claims of APIs", func(t *testing.T, e *kit.Env) { testClaimsOfAPIs(t, e) })
 	e.RunParallel("claims of built-in kinds", func(t *testing.T, e *kit.Env) { testClaimedKinds(t, e) })
@@ -54,31 +52,8 @@ func TestVirtualWorkspace(t *testing.T) {
 	e.RunParallel("events", func(t *testing.T, e *kit.Env) { testClaimedEvents(t, e) })
 }
 
-// consumersOf creates a provider with an export of widgets, and consumers that bind it.
-func consumersOf(t *testing.T, e *kit.Env, name string, n int) (provider kit.WorkspaceClient, identity string, consumers []kit.WorkspaceClient) {
-	t.Helper()
-	return consumersOn(t, e, 0, name, n)
-}
-
-// consumersOn is consumersOf with the provider on another shard.
-func consumersOn(t *testing.T, e *kit.Env, shard int, name string, n int) (provider kit.WorkspaceClient, identity string, consumers []kit.WorkspaceClient) {
-	t.Helper()
-	if shard > 0 {
-		name += "-far"
-	}
-	provider = newProviderOn(e, name+"-provider", shard).ForTest(t)
-	identity = provider.CreateExport("e", provider.CreateSchema("v1", "widgets", "size"))
-	for i := range n {
-		k := kit.NewWorkspaceClient(e, fmt.Sprintf("%s-%d", name, i)).ForTest(t)
-		k.BindPathReady("e", provider.ClusterName, "e")
-		provider.ThroughExport("e", k.ClusterName).UntilCode(http.StatusOK, http.MethodGet, "/apis/example.org/v1/widgets", "")
-		consumers = append(consumers, k)
-	}
-	return provider, identity, consumers
-}
-
 func testVirtualWorkspaceContent(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "vw-content", 2)
+	provider, _, consumers := kit.ConsumersOf(t, e, "vw-content", 2)
 	one, two := consumers[0], consumers[1]
 	names := map[string]string{one.ClusterName: "one", two.ClusterName: "two"}
 	one.Create(kit.WidgetsPath, "%s", kit.Widget("a", "size", 1))
@@ -146,47 +121,10 @@ func testVirtualWorkspaceContent(t *testing.T, e *kit.Env) {
 	})
 }
 
-// watchThrough watches a resource through a virtual workspace.
-func watchThrough(k kit.WorkspaceClient, gvr schema.GroupVersionResource, namespace string) watch.Interface {
-	k.T.Helper()
-	w, err := dynamicThrough(k).Resource(gvr).Namespace(namespace).Watch(k.T.Context(), metav1.ListOptions{ResourceVersion: "0", AllowWatchBookmarks: true})
-	require.NoError(k.T, err)
-	k.T.Cleanup(w.Stop)
-	return w
-}
-
-// dynamicThrough returns a dynamic client of a virtual workspace.
-func dynamicThrough(k kit.WorkspaceClient) dynamic.Interface {
-	k.T.Helper()
-	config := rest.CopyConfig(k.Config)
-	config.Host += k.PathPrefix + "/clusters/" + k.ClusterName
-	clients, err := dynamic.NewForConfig(config)
-	require.NoError(k.T, err)
-	return clients
-}
-
-// next waits for an event of an object, and ignores others.
-func next(t *testing.T, w watch.Interface, kind watch.EventType, name string) *unstructured.Unstructured {
-	t.Helper()
-	for {
-		select {
-		case event, open := <-w.ResultChan():
-			require.True(t, open, "the watch ended")
-			u, _ := event.Object.(*unstructured.Unstructured)
-			if event.Type == kind && u.GetName() == name {
-				return u
-			}
-			require.NotEqual(t, watch.Error, event.Type, "%v", event.Object)
-		case <-time.After(kit.Timeout):
-			require.Fail(t, "no event within "+kit.Timeout.String(), "%s %s", kind, name)
-		}
-	}
-}
-
 // testClaims checks that claimed objects are visible while the claim is accepted, also on open watches, and that accepting it writes
 // no object.
 func testClaims(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "claims", 2)
+	provider, _, consumers := kit.ConsumersOf(t, e, "claims", 2)
 	one, two := consumers[0], consumers[1]
 	names := map[string]string{one.ClusterName: "one", two.ClusterName: "two"}
 	all, inOne := provider.ThroughExport("e", "*"), provider.ThroughExport("e", one.ClusterName)
@@ -203,9 +141,9 @@ func testClaims(t *testing.T, e *kit.Env) {
 	provider.ClaimInExport(`[` + claim + `}]`)
 	all.UntilCode(http.StatusOK, http.MethodGet, "/api/v1/configmaps", "")
 	require.Empty(t, namesOf(all.Get("/api/v1/configmaps"), names))
-	w := watchThrough(all, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "")
+	w := kit.WatchThrough(all, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "")
 	one.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	added := next(t, w, watch.Added, "a")
+	added := kit.Next(t, w, watch.Added, "a")
 	require.Equal(t, version, added.GetResourceVersion(), "the object must not be written")
 	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt", "one/kube-root-ca.crt"}, namesOf(all.Get("/api/v1/configmaps"), names))
 	require.Equal(t, []string{"one/a", "one/kube-root-ca.crt", "one/kube-root-ca.crt"}, namesOf(inOne.Get("/api/v1/configmaps"), names))
@@ -225,34 +163,34 @@ func testClaims(t *testing.T, e *kit.Env) {
 	require.Empty(t, claimed(two.Get(kit.ConfigMapsPath+"/a")))
 	require.Len(t, kit.Field(one.Get("/api/v1/configmaps?labelSelector="+strings.Replace(claimed(added)[0], "=", "%3D", 1)), "items"), 3)
 	testUnchangedClaimed(one, inOne, kit.ConfigMapsPath+"/a", claimed(added)[0])
-	next(t, w, watch.Modified, "a") // by the first apply
+	kit.Next(t, w, watch.Modified, "a") // by the first apply
 	written := one.Get(kit.ConfigMapsPath + "/a")
 	written.Object["data"] = map[string]any{"x": "y"}
 	text, err := written.MarshalJSON()
 	require.NoError(t, err)
 	tenant := one.BindAdmin("user-1")
 	tenant.UntilCode(http.StatusOK, http.MethodPut, kit.ConfigMapsPath+"/a", string(text)) // writes the object as it was read
-	next(t, w, watch.Modified, "a")
+	kit.Next(t, w, watch.Modified, "a")
 
 	// Only the verbs of the claim.
 	inOne.Create(kit.ConfigMapsPath, `{"metadata":{"name":"made"}}`)
-	next(t, w, watch.Added, "made")
+	kit.Next(t, w, watch.Added, "made")
 	inOne.RequireCode(http.StatusForbidden, http.MethodDelete, kit.ConfigMapsPath+"/made", "")
 	require.Contains(t, fmt.Sprint(inOne.Get("/api/v1").Object), "configmaps")
 	require.NotContains(t, fmt.Sprint(inOne.Get("/api/v1").Object), "secrets")
 
 	// The consumer rejects the claim.
 	one.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Rejected"}]`)
-	next(t, w, watch.Deleted, "a")
+	kit.Next(t, w, watch.Deleted, "a")
 	require.Empty(t, namesOf(all.Get("/api/v1/configmaps"), names))
 	require.Empty(t, claimed(one.Get(kit.ConfigMapsPath+"/a")))
 	inOne.RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/a", "")
 
 	// The export does not claim the resource any more.
 	two.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	next(t, w, watch.Added, "a")
+	kit.Next(t, w, watch.Added, "a")
 	provider.ClaimInExport(`[]`)
-	next(t, w, watch.Deleted, "a")
+	kit.Next(t, w, watch.Deleted, "a")
 	all.UntilDeleted("/api/v1/configmaps")
 }
 
@@ -270,29 +208,47 @@ func testVirtualWorkspaceThroughProxy(t *testing.T, e *kit.Env) {
 	in := byPath.ThroughExport("e", "root:proxied")
 	require.Contains(t, in.Kubectl("get", "widgets", "-A"), "a")
 	in.Create(kit.WidgetsPath, "%s", kit.Widget("b", "size", 2))
-	w := watchThrough(in, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}, "")
-	next(t, w, watch.Added, "b")
+	w := kit.WatchThrough(in, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "widgets"}, "")
+	kit.Next(t, w, watch.Added, "b")
 	in.Delete(kit.WidgetsPath + "/b")
-	next(t, w, watch.Deleted, "b")
+	kit.Next(t, w, watch.Deleted, "b")
 	schemas := k
 	schemas.Config = e.Proxy()
 	require.Len(t, tenants(boundSchemas(schemas, k.ClusterName).Get(kit.APIsV1Alpha1+"apiresourceschemas")), 1)
 
-	responses := map[string]bool{}
-	for _, cluster := range []string{other.ClusterName, "root:proxied-other", "nowhere", "root:nowhere"} {
-		for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} {
-			message := byPath.ThroughExport("e", cluster).RequireCode(http.StatusForbidden, http.MethodGet, path, "")
-			responses[path+message] = true
+	for _, path := range []string{"/apis", "/apis/example.org/v1/widgets"} {
+		var clients []kit.WorkspaceClient
+		for _, cluster := range []string{other.ClusterName, "root:proxied-other", "nowhere", "root:nowhere"} {
+			clients = append(clients, byPath.ThroughExport("e", cluster))
 		}
+		requireRefusal(t, path, clients...)
 	}
-	require.Len(t, responses, 2, "%v", responses)
 	require.Contains(t, byPath.ThroughExport("e", "*").RequireCode(http.StatusBadRequest, http.MethodGet, "/apis", ""), "status.endpoints")
+}
+
+// requireRefusal checks that clients receive the same response with code 403. It sends the requests at the same time, because the
+// front-proxy waits for unknown logical clusters, and returns the response.
+func requireRefusal(t *testing.T, path string, clients ...kit.WorkspaceClient) string {
+	t.Helper()
+	responses := make([]string, len(clients))
+	var requests errgroup.Group
+	for i, k := range clients {
+		requests.Go(func() error {
+			code, body, err := kit.Send(t.Context(), k.Config, kit.Request{Path: k.PathPrefix + "/clusters/" + k.ClusterName + path})
+			responses[i] = fmt.Sprint(code, " ", string(body))
+			return err
+		})
+	}
+	require.NoError(t, requests.Wait())
+	require.Len(t, slices.Compact(responses), 1)
+	require.Contains(t, responses[0], "403 ")
+	return responses[0]
 }
 
 // testAuthorization checks that virtual workspaces require permission on apiexports/content, and permit no more in consumers than the
 // claims.
 func testAuthorization(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "rights", 1)
+	provider, _, consumers := kit.ConsumersOf(t, e, "rights", 1)
 	k := consumers[0]
 	user := provider.As("user-1-token")
 	all, in := user.ThroughExport("e", "*"), user.ThroughExport("e", k.ClusterName)
@@ -343,7 +299,7 @@ func testAuthorization(t *testing.T, e *kit.Env) {
 
 // testClaimsOfAPIs checks that exported APIs can be claimed by identity, within their maximal permission policy.
 func testClaimsOfAPIs(t *testing.T, e *kit.Env) {
-	provider, _, consumers := consumersOf(t, e, "apis", 1)
+	provider, _, consumers := kit.ConsumersOf(t, e, "apis", 1)
 	k := consumers[0]
 	other := kit.NewWorkspaceClient(e, "apis-other").ForTest(t)
 	identity := other.CreateExport("gadgets", other.CreateSchema("v1", "gadgets", "size"))
@@ -353,13 +309,13 @@ func testClaimsOfAPIs(t *testing.T, e *kit.Env) {
 	// If there is no binding, the resource is empty, and it must be possible to watch it.
 	all.UntilCode(http.StatusOK, http.MethodGet, "/apis/example.org/v1/gadgets", "")
 	require.Empty(t, kit.Field(all.Get("/apis/example.org/v1/gadgets"), "items"))
-	w := watchThrough(all, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "gadgets"}, "")
+	w := kit.WatchThrough(all, schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "gadgets"}, "")
 
 	k.BindReady("gadgets", other, "gadgets")
 	gadgets := strings.Replace(kit.WidgetsPath, "widgets", "gadgets", 1)
 	k.Create(gadgets, `{"apiVersion":"example.org/v1","kind":"Gadget","metadata":{"name":"a"}}`)
 	k.AcceptClaims(`[` + claim + `,"selector":{"matchAll":true},"state":"Accepted"}]`)
-	next(t, w, watch.Added, "a")
+	kit.Next(t, w, watch.Added, "a")
 	require.Len(t, kit.Field(all.Get("/apis/example.org/v1/gadgets"), "items"), 1)
 	in.Get(gadgets + "/a")
 

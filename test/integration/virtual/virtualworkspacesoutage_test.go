@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ type outageVirtualWorkspaces struct {
 // newOutageVirtualWorkspaces creates the objects. The consumer has bound the export e.
 func newOutageVirtualWorkspaces(provider, consumer kit.WorkspaceClient) outageVirtualWorkspaces {
 	provider.T.Helper()
-	v := outageVirtualWorkspaces{provider: provider, consumer: consumer, opens: onShard(provider, 1).As("user-2-token")}
+	v := outageVirtualWorkspaces{provider: provider, consumer: consumer, opens: kit.OnShard(provider, 1).As("user-2-token")}
 	identity := provider.CreateExport("g", provider.CreateSchema("v1", "gadgets", "size"))
 	provider.Patch(kit.APIsV1Alpha2+"apiexports/g", `{"spec":{"maximalPermissionPolicy":{"local":{}}}}`)
 	consumer.BindPathReady("g", "root:outage", "g")
@@ -94,10 +94,10 @@ func (v outageVirtualWorkspaces) work(round string) {
 		all.UntilShows(path, something)
 		in.UntilShows(path, something)
 	}
-	w := watchThrough(all, configMapsResource, "")
-	next(t, w, watch.Added, "claimed")
+	w := kit.WatchThrough(all, configMapsResource, "")
+	kit.Next(t, w, watch.Added, "claimed")
 	in.Create(kit.ConfigMapsPath, `{"metadata":{"name":%q}}`, round)
-	next(t, w, watch.Added, round)
+	kit.Next(t, w, watch.Added, round)
 	w.Stop()
 	in.Create(kit.WidgetsPath, "%s", kit.Widget(round, "size", 1))
 	message := in.UntilCode(http.StatusForbidden, http.MethodDelete, boundGadgets+"/mine", "")
@@ -122,21 +122,21 @@ func (v outageVirtualWorkspaces) work(round string) {
 func (v outageVirtualWorkspaces) change() {
 	t := v.provider.T
 	t.Helper()
-	w := watchThrough(v.opens.ThroughExport("e", "*"), configMapsResource, "")
-	next(t, w, watch.Added, "claimed")
+	w := kit.WatchThrough(v.opens.ThroughExport("e", "*"), configMapsResource, "")
+	kit.Next(t, w, watch.Added, "claimed")
 	v.accept("Rejected")
-	next(t, w, watch.Deleted, "claimed")
+	kit.Next(t, w, watch.Deleted, "claimed")
 	v.accept("Accepted")
-	next(t, w, watch.Added, "claimed")
+	kit.Next(t, w, watch.Added, "claimed")
 
-	initializing := watchThrough(typeVirtualWorkspace(v.opens, "initializing", "starts", "*"), logicalClustersResource, "")
-	next(t, initializing, watch.Added, "cluster")
+	initializing := kit.WatchThrough(typeVirtualWorkspace(v.opens, "initializing", "starts", "*"), logicalClustersResource, "")
+	kit.Next(t, initializing, watch.Added, "cluster")
 	typeVirtualWorkspace(v.opens, "initializing", "starts", v.starting.ClusterName).Patch(kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
-	next(t, initializing, watch.Deleted, "cluster")
-	terminating := watchThrough(typeVirtualWorkspace(v.opens, "terminating", "ends", "*"), logicalClustersResource, "")
-	next(t, terminating, watch.Added, "cluster")
+	kit.Next(t, initializing, watch.Deleted, "cluster")
+	terminating := kit.WatchThrough(typeVirtualWorkspace(v.opens, "terminating", "ends", "*"), logicalClustersResource, "")
+	kit.Next(t, terminating, watch.Added, "cluster")
 	typeVirtualWorkspace(v.opens, "terminating", "ends", v.ending.ClusterName).Patch(kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
-	next(t, terminating, watch.Deleted, "cluster")
+	kit.Next(t, terminating, watch.Deleted, "cluster")
 }
 
 // converge checks that changes are exchanged with the other servers after they have started.
@@ -176,7 +176,7 @@ func testChangesMeanwhile(t *testing.T, v outageVirtualWorkspaces) {
 	})
 
 	// The virtual workspace, as an administrator.
-	all, in := onShard(provider, 1).ThroughExport("e", "*"), onShard(provider, 1).ThroughExport("e", k.ClusterName)
+	all, in := kit.OnShard(provider, 1).ThroughExport("e", "*"), kit.OnShard(provider, 1).ThroughExport("e", k.ClusterName)
 	in.UntilShows(kit.ConfigMapsPath+"/claimed", `"name":"claimed"`)
 	all.UntilShows("/apis/example.org/v1/others", `"items":[]`)
 	for path, want := range map[string]int{"/api/v1/configmaps": http.StatusNotFound, "/api/v1/secrets": http.StatusNotFound, "/apis/example.org/v1/gadgets": http.StatusNotFound} {

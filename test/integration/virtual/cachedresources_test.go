@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"crypto/sha256"
@@ -283,7 +283,7 @@ func TestCachedResourceLimit(t *testing.T) {
 	k.Patch("/apis/shared.example.org/v1/sizes/s", `{"metadata":{"labels":{"looked":"at"}}}`)
 	k.UntilCachedCondition("ClusterCachedResource", "sizes", "ReplicationStarted", "False", "Waiting")
 	k.Delete(kit.CachePath + "cachedresources/flavors")
-	untilPhase(k, kit.CachePath+"cachedresources/flavors", "Deleting")
+	kit.UntilPhase(k, kit.CachePath+"cachedresources/flavors", "Deleting")
 	e.Component("root").Restart()
 	e.Component("cache-server").Start()
 	e.Component("cache-server").WaitReady()

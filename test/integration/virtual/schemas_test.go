@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"context"
@@ -198,19 +198,19 @@ func testSchemaInformer(t *testing.T, e *kit.Env) {
 	w, err := in.Watch(t.Context(), metav1.ListOptions{ResourceVersion: before.GetResourceVersion(), AllowWatchBookmarks: true})
 	require.NoError(t, err)
 	t.Cleanup(w.Stop)
-	next(t, w, watch.Deleted, "v1.gadgets.example.org")
+	kit.Next(t, w, watch.Deleted, "v1.gadgets.example.org")
 	initial := true
 	streamed, err := in.Watch(t.Context(), metav1.ListOptions{
 		SendInitialEvents: &initial, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	require.NoError(t, err)
 	t.Cleanup(streamed.Stop)
-	next(t, streamed, watch.Added, "v2.widgets.example.org")
-	bookmark := next(t, streamed, watch.Bookmark, "")
+	kit.Next(t, streamed, watch.Added, "v2.widgets.example.org")
+	bookmark := kit.Next(t, streamed, watch.Bookmark, "")
 	require.Equal(t, "true", bookmark.GetAnnotations()[metav1.InitialEventsAnnotationKey])
 	k.Bind("f", provider, "f")
 	for _, open := range []watch.Interface{w, streamed} {
-		next(t, open, watch.Added, "v1.gadgets.example.org")
+		kit.Next(t, open, watch.Added, "v1.gadgets.example.org")
 	}
 	untilSchemas("v1.gadgets.example.org", "v2.widgets.example.org")
 	require.LessOrEqual(t, lists, 1, "the informer must not list again")

@@ -1,4 +1,4 @@
-package apis
+package virtual
 
 import (
 	"context"
@@ -62,12 +62,6 @@ func createInitializedType(k kit.WorkspaceClient) {
 	k.Create(kit.TenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"initializer":true}}`)
 }
 
-// onShard returns a client of another shard.
-func onShard(k kit.WorkspaceClient, shard int) kit.WorkspaceClient {
-	k.Config = k.Shard(shard)
-	return k
-}
-
 // withGroups returns a client with a certificate that contains groups.
 func withGroups(k kit.WorkspaceClient, groups ...string) kit.WorkspaceClient {
 	k.T.Helper()
@@ -82,17 +76,17 @@ func withGroups(k kit.WorkspaceClient, groups ...string) kit.WorkspaceClient {
 // testInitializing has the type in home, and the workspace on shard root.
 func testInitializing(t *testing.T, home kit.WorkspaceClient) {
 	createInitializedType(home)
-	user := onShard(home, 0).As("user-1-token")
+	user := kit.OnShard(home, 0).As("user-1-token")
 	all := typeVirtualWorkspace(user, "initializing", "apps", "*")
 	message := all.RequireCode(http.StatusForbidden, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
 	require.Contains(t, message, kit.NotPermitted)
 	grant(home, "apps", "initialize")
 	all.UntilCode(http.StatusOK, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-	w := watchThrough(all, logicalClustersResource, "")
+	w := kit.WatchThrough(all, logicalClustersResource, "")
 	owner := home.BindAdmin("user-2")
 	owner.UntilCode(http.StatusOK, http.MethodGet, kit.TenancyPath+"workspaces", "")
 	made := owner.CreateWorkspaceOfType("one", "apps", 0)
-	added := next(t, w, watch.Added, "cluster")
+	added := kit.Next(t, w, watch.Added, "cluster")
 	require.Equal(t, made.ClusterName, added.GetAnnotations()["kcp.io/cluster"])
 	require.Len(t, kit.Field(all.Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"), 1)
 	require.NotContains(t, fmt.Sprint(all.Get("/apis").Object), "tenancy.kcp.io")
@@ -137,7 +131,7 @@ func testInitializersGroup(t *testing.T, made kit.WorkspaceClient, group string)
 // testInitialized checks that the workspace disappears from the virtual workspace if the initializer is removed, also on the open watch w.
 func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Interface) {
 	t.Helper()
-	user := onShard(home, 0).As("user-1-token")
+	user := kit.OnShard(home, 0).As("user-1-token")
 	in := typeVirtualWorkspace(user, "initializing", "apps", made.ClusterName)
 	// Of the LogicalCluster only this initializer may be removed.
 	in.Get(kit.LogicalClusterPath)
@@ -146,10 +140,10 @@ func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Inter
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"phase":"Ready"}}`)
 	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"conditions":[{"type":"Seen","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)
 	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"initializers":[]}}`)
-	deleted := next(t, w, watch.Deleted, "cluster")
+	deleted := kit.Next(t, w, watch.Deleted, "cluster")
 	require.Equal(t, made.ClusterName, deleted.GetAnnotations()["kcp.io/cluster"])
 	require.Empty(t, kit.Field(typeVirtualWorkspace(user, "initializing", "apps", "*").Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"))
-	untilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
+	kit.UntilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
 	in.RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/made", "")
 	in.RequireCode(http.StatusNotFound, http.MethodGet, kit.LogicalClusterPath, "")
 	for _, other := range []kit.WorkspaceClient{typeVirtualWorkspace(user, "initializing", "apps", home.ClusterName), typeVirtualWorkspace(user, "initializing", "apps", "nowhere"), typeVirtualWorkspace(user, "initializing", "apps", "root")} {
@@ -158,12 +152,6 @@ func testInitialized(t *testing.T, home, made kit.WorkspaceClient, w watch.Inter
 
 	// A type that does not exist, as an administrator.
 	typeVirtualWorkspace(home, "initializing", "none", "*").RequireCode(http.StatusServiceUnavailable, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
-}
-
-// untilPhase waits until an object has a phase.
-func untilPhase(k kit.WorkspaceClient, path, phase string) {
-	k.T.Helper()
-	kit.EventuallyEqual(k.Env, any(phase), func() any { return kit.Field(k.Get(path), "status", "phase") }, "phase of %s", path)
 }
 
 // verbsOf returns the verbs of the resources in discovery of a group version.
@@ -224,22 +212,22 @@ func testTerminating(t *testing.T, home kit.WorkspaceClient) {
 	home.Create(kit.TenancyPath+"workspacetypes", `{"apiVersion":"tenancy.kcp.io/v1alpha1","kind":"WorkspaceType","metadata":{"name":"apps"},"spec":{"extend":{"with":[{"name":"universal","path":"root"}]},"terminator":true,"terminatorPermissions":[{"apiGroups":["","core.kcp.io"],"resources":["*"],"verbs":["*"]}]}}`)
 	grant(home, "apps", "terminate")
 	made := home.CreateWorkspaceOfType("one", "apps", 0)
-	untilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
+	kit.UntilPhase(home, kit.TenancyPath+"workspaces/one", "Ready")
 	made.Create(kit.ConfigMapsPath, `{"metadata":{"name":"left"}}`)
-	user := onShard(home, 0).As("user-1-token")
+	user := kit.OnShard(home, 0).As("user-1-token")
 	all, in := typeVirtualWorkspace(user, "terminating", "apps", "*"), typeVirtualWorkspace(user, "terminating", "apps", made.ClusterName)
 	all.UntilCode(http.StatusOK, http.MethodGet, "/apis/core.kcp.io/v1alpha1/logicalclusters", "")
 	require.Empty(t, kit.Field(all.Get("/apis/core.kcp.io/v1alpha1/logicalclusters"), "items"), "no workspace is being deleted")
 	in.RequireCode(http.StatusForbidden, http.MethodGet, kit.ConfigMapsPath+"/left", "")
-	w := watchThrough(all, logicalClustersResource, "")
+	w := kit.WatchThrough(all, logicalClustersResource, "")
 
 	home.Delete(kit.TenancyPath + "workspaces/one")
-	waiting := next(t, w, watch.Added, "cluster")
+	waiting := kit.Next(t, w, watch.Added, "cluster")
 	require.NotNil(t, waiting.GetDeletionTimestamp())
 	in.Delete(kit.ConfigMapsPath + "/left")
 	in.Do(http.StatusCreated, http.MethodPatch, kit.ConfigMapsPath+"/applied?fieldManager=test", configMap("applied"))
 	in.Do(http.StatusUnprocessableEntity, http.MethodPatch, kit.LogicalClusterPath+"/status", `{"status":{"terminators":["other"]}}`)
 	in.Patch(kit.LogicalClusterPath+"/status", `{"status":{"terminators":null}}`)
 	home.UntilDeleted(kit.TenancyPath + "workspaces/one")
-	next(t, w, watch.Deleted, "cluster")
+	kit.Next(t, w, watch.Deleted, "cluster")
 }
