@@ -125,7 +125,7 @@ func ExampleInformer() {
 		deleted := make(chan string)
 		buffered := []client.HandlerOption{client.Buffered()}
 		registration := informer.AddEventHandler(client.Handler[*corev1.ConfigMap]{
-			OnDelete: func(last *corev1.ConfigMap, _ bool) { deleted <- client.KeyFor(last) },
+			OnDelete: func(last *corev1.ConfigMap, _ bool) { deleted <- client.KeyOf(last).String() },
 		}, buffered...)
 
 		ctx, cancel := context.WithCancel(context.Background())
@@ -175,7 +175,7 @@ func ExampleNewDynamicInformer() {
 func ExampleKey() {
 	obj := configMap("2x1k", "default", "settings")
 	key := client.KeyOf(obj)
-	fmt.Println(key == client.Key{Cluster: "2x1k", Namespace: "default", Name: "settings"}, client.KeyFor(obj))
+	fmt.Println(key == client.Key{Cluster: "2x1k", Namespace: "default", Name: "settings"}, client.KeyOf(obj).String())
 	again, err := client.SplitKey("2x1k|default/settings")
 	fmt.Println(again == key, err)
 	fmt.Printf("%#x\n", client.HashOf(key.Cluster.String()))
@@ -217,36 +217,6 @@ func ExampleRanges() {
 	// RangeMoved RangeMoved
 }
 
-type loading struct {
-	client.RangeSource
-
-	loaded chan func() client.Ranges
-}
-
-func (l loading) Follow(loaded func() client.Ranges) (stop func()) {
-	l.loaded <- loaded
-	return func() {}
-}
-
-// A LoadedRanges is notified of the ranges that informers have loaded.
-func ExampleLoadedRanges() {
-	whole, err := client.PartOf(client.ByCluster, 0, 1)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	withServer(func(_ testing.TB, _ *clienttest.Server, factory *client.Factory) {
-		source := loading{whole, make(chan func() client.Ranges, 1)}
-		var ranges client.LoadedRanges = source
-		informer := kinds.ConfigMaps.Informer(factory.Wildcard(), client.InformerOptions[*corev1.ConfigMap]{Ranges: ranges})
-		defer running(informer)()
-		loaded := <-source.loaded
-		fmt.Println("loaded", loaded().Covers(whole))
-	})
-	// Output:
-	// loaded true
-}
-
 // names is a Sink that stores the keys of objects.
 type names struct {
 	mu   sync.Mutex
@@ -264,7 +234,7 @@ func (*names) End() {}
 func (n *names) Put(obj *corev1.ConfigMap) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.keys = append(n.keys, client.KeyFor(obj))
+	n.keys = append(n.keys, client.KeyOf(obj).String())
 }
 
 func (*names) Delete(*corev1.ConfigMap) {}
@@ -330,7 +300,7 @@ func ExampleNewComposite() {
 		aggregate = client.NewComposite(main, notify, func(func(client.Key, *corev1.ConfigMap) bool) {})
 		aggregate.Follow(other, notify)
 		var registered []string
-		aggregate.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { registered = append(registered, client.KeyFor(obj)) }})
+		aggregate.AddEventHandler(client.Handler[*corev1.ConfigMap]{OnAdd: func(obj *corev1.ConfigMap, _ bool) { registered = append(registered, client.KeyOf(obj).String()) }})
 		running(main, other)()
 		aggregate.Wait()
 		slices.Sort(registered)

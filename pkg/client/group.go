@@ -62,11 +62,6 @@ func (g *Group) Run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// HasSynced reports whether all informers have synced.
-func (g *Group) HasSynced() bool {
-	return !slices.ContainsFunc(g.members(), func(r Runner) bool { return !r.HasSynced() })
-}
-
 // WaitForSync waits until all informers have synced. If ctx ends first, the error names the others, with reasons.
 func (g *Group) WaitForSync(ctx context.Context) error {
 	var errs []error

@@ -172,7 +172,7 @@ func (i *Informer[T]) notify(c Change[T]) {
 
 // Composite shows a main informer and other informers as one, e.g. with preferences among copies of an object.
 // Union is for informers of equal rank.
-type Composite[T Object] struct{ handlers[T] }
+type Composite[T Object] struct{ handlers handlers[T] }
 
 // NewComposite returns a Composite that is synced when the main informer is, which may be part of other Composites and
 // have handlers. changed is called with each change of its objects, and must notify handlers. visible yields the
@@ -180,20 +180,25 @@ type Composite[T Object] struct{ handlers[T] }
 func NewComposite[T Object](main *Informer[T], changed func(Change[T]), visible iter.Seq2[Key, T]) *Composite[T] {
 	main.mu.Lock()
 	defer main.mu.Unlock()
-	v := &Composite[T]{handlers[T]{informer: main.name, panics: main.panics, mu: main.mu, visible: visible, synced: main.handlers.synced}}
-	main.syncedFollowers = append(main.syncedFollowers, v.notifySynced)
+	v := &Composite[T]{handlers: handlers[T]{informer: main.name, panics: main.panics, mu: main.mu, visible: visible, synced: main.handlers.synced}}
+	main.syncedFollowers = append(main.syncedFollowers, v.handlers.notifySynced)
 	main.followers = append(main.followers, changed)
 	return v
 }
 
+// AddEventHandler is Informer.AddEventHandler, for the visible objects.
+func (v *Composite[T]) AddEventHandler(h Handler[T], options ...HandlerOption) *Registration {
+	return v.handlers.AddEventHandler(h, options...)
+}
+
 // Follow adds another informer, which must not have run and not be part of another Composite.
 func (v *Composite[T]) Follow(informer *Informer[T], changed func(Change[T])) {
-	informer.mu = v.mu
+	informer.mu = v.handlers.mu
 	informer.followers = append(informer.followers, changed)
 }
 
 // Notify notifies the handlers of a change. The lock must be held.
-func (v *Composite[T]) Notify(c Change[T]) { v.notify(c) }
+func (v *Composite[T]) Notify(c Change[T]) { v.handlers.notify(c) }
 
 // Wait waits until buffered handlers were notified of all changes.
-func (v *Composite[T]) Wait() { v.wait() }
+func (v *Composite[T]) Wait() { v.handlers.wait() }

@@ -44,12 +44,12 @@ func (l *log) has(want string) func() bool {
 
 func recordTo(l *log) client.Handler[*corev1.ConfigMap] {
 	return client.Handler[*corev1.ConfigMap]{
-		OnAdd: func(obj *corev1.ConfigMap, initial bool) { l.add("add %s initial=%t", client.KeyFor(obj), initial) },
+		OnAdd: func(obj *corev1.ConfigMap, initial bool) { l.add("add %s initial=%t", client.KeyOf(obj), initial) },
 		OnUpdate: func(old, obj *corev1.ConfigMap) {
-			l.add("update %s %s->%s", client.KeyFor(obj), old.Data["v"], obj.Data["v"])
+			l.add("update %s %s->%s", client.KeyOf(obj), old.Data["v"], obj.Data["v"])
 		},
 		OnDelete: func(last *corev1.ConfigMap, tombstone bool) {
-			l.add("delete %s tombstone=%t", client.KeyFor(last), tombstone)
+			l.add("delete %s tombstone=%t", client.KeyOf(last), tombstone)
 		},
 	}
 }
@@ -141,7 +141,6 @@ func TestInformerOfOneCluster(t *testing.T) {
 	run(t, group)
 	group.Add(labelled)
 	waitSynced(t, all, namespaced, labelled)
-	require.True(t, group.HasSynced())
 
 	require.Equal(t, 2, all.Lister().Len())
 	require.Equal(t, 1, namespaced.Lister().Len())
@@ -271,7 +270,7 @@ func TestShardAnnotationIsIgnoredOnShards(t *testing.T) {
 	server.Put(t, gvr, configMap("one", "a", "x"))
 	eventually(t, func() bool { return informer.Lister().Len() == 1 }, "the object is received")
 	u := configMap("one", "a", "x", func(cm *corev1.ConfigMap) { cm.Annotations[request.ShardAnnotation] = "forged" })
-	require.Equal(t, "one|a/x", client.KeyFor(u))
+	require.Equal(t, "one|a/x", client.KeyOf(u).String())
 	require.Equal(t, "one|a/x", informer.KeyOf(u).String())
 }
 

@@ -30,9 +30,6 @@ func KeyOf(obj metav1.Object) Key {
 	return Key{Cluster: logicalcluster.From(obj), Namespace: obj.GetNamespace(), Name: obj.GetName()}
 }
 
-// KeyFor returns the key of an object as text: cluster|namespace/name, or cluster|name.
-func KeyFor(obj metav1.Object) string { return KeyOf(obj).String() }
-
 // String returns [shard|]cluster|namespace/name, or [shard|]cluster|name for cluster-scoped objects.
 func (k Key) String() string {
 	var b strings.Builder
@@ -51,7 +48,7 @@ func (k Key) String() string {
 	return b.String()
 }
 
-// SplitKey parses the results of Key.String and KeyFor.
+// SplitKey parses the result of Key.String.
 func SplitKey(key string) (Key, error) {
 	var k Key
 	parts := strings.Split(key, "|")

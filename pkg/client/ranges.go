@@ -48,8 +48,8 @@ type RangeSource interface {
 	Changed() <-chan struct{}
 }
 
-// LoadedRanges is a RangeSource that tracks the ranges that informers have loaded.
-type LoadedRanges interface {
+// loadedRanges is a RangeSource that tracks the ranges that informers have loaded.
+type loadedRanges interface {
 	RangeSource
 
 	// Follow is called by a running informer, which calls stop when it ends. loaded returns the loaded ranges.
@@ -135,9 +135,6 @@ func ParseRanges(selector string) (Ranges, error) {
 	}
 	return NewRanges(key, ranges...)
 }
-
-// Key returns the key by which objects are hashed.
-func (r Ranges) Key() ShardKey { return r.key }
 
 // Ranges implements RangeSource.
 func (r Ranges) Ranges() Ranges { return r }

@@ -65,7 +65,7 @@ func (i *Informer[T]) Run(ctx context.Context) error {
 	defer guarding.Wait()
 	guarding.Go(func() { i.guard.Run(ctx) })
 	if i.rangeState != nil {
-		if source, ok := i.rangeState.source.(LoadedRanges); ok {
+		if source, ok := i.rangeState.source.(loadedRanges); ok {
 			defer source.Follow(i.LoadedRanges)()
 		}
 		for ctx.Err() == nil {

@@ -343,7 +343,7 @@ func (s *scripted) list(_ context.Context, opts metav1.ListOptions) (runtime.Obj
 }
 
 func (s *scripted) sorted() []*corev1.ConfigMap {
-	return slices.SortedFunc(maps.Values(s.objects), func(a, b *corev1.ConfigMap) int { return strings.Compare(KeyFor(a), KeyFor(b)) })
+	return slices.SortedFunc(maps.Values(s.objects), func(a, b *corev1.ConfigMap) int { return strings.Compare(KeyOf(a).String(), KeyOf(b).String()) })
 }
 
 func (s *scripted) watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {

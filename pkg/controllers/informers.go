@@ -90,7 +90,7 @@ type Informers struct {
 	EndpointSlices                          *client.Informer[*apisv1alpha1.APIExportEndpointSlice]
 	// CachedSlices and ClusterCachedSlices are the endpoint slices of cached resources.
 	CachedSlices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
-	ClusterCachedSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
+	ClusterCachedSlices *replicas.Dual[*apis.ClusterCachedResourceEndpointSlice]
 	Partitions          *client.Informer[*topologyv1alpha1.Partition]
 	WorkspaceTypes      *replicas.Dual[*tenancyv1alpha1.WorkspaceType]
 	// AuthenticationConfigurations includes those of other shards that workspace types reference.
@@ -185,7 +185,7 @@ func NewInformers(s Sources) *Informers {
 	i.CachedSlices = dual(i, s, kinds.CachedResourceEndpointSlices, false, indexes[*cachev1alpha1.CachedResourceEndpointSlice]{
 		endpointslice.ExportIndex: endpointslice.OfCached.IndexByExport,
 	})
-	i.ClusterCachedSlices = dual(i, s, kinds.ClusterCachedResourceEndpointSlices, false, indexes[*kinds.ClusterCachedResourceEndpointSlice]{
+	i.ClusterCachedSlices = dual(i, s, endpointslice.ClusterCachedSlices, false, indexes[*apis.ClusterCachedResourceEndpointSlice]{
 		endpointslice.ExportIndex: endpointslice.OfClusterCached.IndexByExport,
 	})
 	i.CachedResources = dual(i, s, kinds.CachedResources, false, nil)

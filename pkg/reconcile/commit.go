@@ -65,11 +65,11 @@ func patch[T client.Object](ctx context.Context, patcher Patcher[T], obj T, reso
 	metadata["resourceVersion"] = resourceVersion
 	data, err := json.Marshal(diff)
 	if err != nil {
-		return obj, fmt.Errorf("encoding the change of %s: %w", client.KeyFor(obj), err)
+		return obj, fmt.Errorf("encoding the change of %s: %w", client.KeyOf(obj), err)
 	}
 	patched, err := patcher.Patch(ctx, obj.GetName(), types.MergePatchType, data, metav1.PatchOptions{}, subresources...)
 	if err != nil {
-		return obj, fmt.Errorf("writing %s: %w", client.KeyFor(obj), err)
+		return obj, fmt.Errorf("writing %s: %w", client.KeyOf(obj), err)
 	}
 	return patched, nil
 }
@@ -94,7 +94,7 @@ func changes(old, updated client.Object) (diff, status map[string]any, err error
 func split(obj client.Object) (main, status map[string]any, err error) {
 	main, err = runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
 	if err != nil {
-		return nil, nil, fmt.Errorf("encoding %s: %w", client.KeyFor(obj), err)
+		return nil, nil, fmt.Errorf("encoding %s: %w", client.KeyOf(obj), err)
 	}
 	status = map[string]any{}
 	if s, ok := main["status"]; ok {
@@ -179,11 +179,11 @@ func CommitStored[T client.Object](ctx context.Context, objects Objects, resourc
 		return nil
 	})
 	if err != nil {
-		return old, fmt.Errorf("writing %s: %w", client.KeyFor(old), err)
+		return old, fmt.Errorf("writing %s: %w", client.KeyOf(old), err)
 	}
 	written, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeOf(old).Elem()))
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(stored.Object, written); err != nil {
-		return old, fmt.Errorf("reading %s: %w", client.KeyFor(old), err)
+		return old, fmt.Errorf("reading %s: %w", client.KeyOf(old), err)
 	}
 	return written, nil
 }

@@ -54,7 +54,7 @@ func compareCopies[T client.Object](a, b copyOf[T]) int {
 		cmp.Compare(b.state, a.state),
 		ComparePreferred(a.obj, b.obj),
 		cmp.Compare(a.shard, b.shard),
-		cmp.Compare(client.KeyFor(a.obj), client.KeyFor(b.obj)),
+		cmp.Compare(client.KeyOf(a.obj).String(), client.KeyOf(b.obj).String()),
 	)
 }
 

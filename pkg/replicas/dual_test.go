@@ -100,7 +100,7 @@ func all(*corev1.ConfigMap) bool { return true }
 func keysAndContents(objects []*corev1.ConfigMap, selects func(*corev1.ConfigMap) bool) (found []string) {
 	for _, obj := range objects {
 		if selects(obj) {
-			found = append(found, client.KeyFor(obj)+contentOf(obj))
+			found = append(found, client.KeyOf(obj).String()+contentOf(obj))
 		}
 	}
 	return found

@@ -78,6 +78,8 @@ type BackendConfig struct {
 	Named sets.Set[schema.GroupResource]
 	// EnableGarbageCollection allows deletions to orphan dependents or wait for them, which a garbage collector does.
 	EnableGarbageCollection bool
+	// MaxHistory is the maximum number of events in memory for each resource; 0 means the default of package hub.
+	MaxHistory int
 	// Unreadable records the objects that cannot be read; the default is a new record.
 	Unreadable *unreadable.Record
 }

@@ -206,11 +206,11 @@ func TestHubSingleObject(t *testing.T) {
 // TestHubOlder verifies that events from before the hub's history come from etcd, or the watch expires.
 func TestHubOlder(t *testing.T) {
 	t.Parallel()
-	backend := backendOf(t, BackendConfig{})
+	const writes = 300
+	backend := backendOf(t, BackendConfig{MaxHistory: writes / 2})
 	s := open(t, backend, podsGR)
 	ctx := in(t.Context(), "aa")
 	first := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
-	const writes = 17_000 // more than the hub keeps
 	for i := range writes {
 		touch(ctx, t, s, "/pods/ns/one", i)
 	}
@@ -251,47 +251,6 @@ func TestHubKeepsEvents(t *testing.T) {
 	for i := range writes {
 		require.Equal(t, fmt.Sprint(i), next(t, again).Object.(*example.Pod).Labels["value"])
 	}
-}
-
-// TestHubSlowReader verifies that a watch without a reader is ended and does not affect others.
-func TestHubSlowReader(t *testing.T) {
-	t.Parallel()
-	metrics.Register()
-	gr := podsGR
-	gr.Resource = "slow" // the metric counts the watches of all tests
-	s := open(t, backendOf(t, BackendConfig{}), gr)
-	ctx := in(t.Context(), "aa")
-	at := create(ctx, t, s, newUIDPod("ns", "one")).ResourceVersion
-	before := slowEnded(s)
-	slow := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
-	fast := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
-	lazy := watchFrom(ctx, t, s, "/pods", at, sharded(t, listOpts(), ring))
-	const writes = 300
-	for i := range writes {
-		touch(ctx, t, s, "/pods/ns/one", i)
-		require.Equal(t, fmt.Sprint(i), next(t, fast).Object.(*example.Pod).Labels["value"])
-	}
-	for i := range writes { // it reads before it is ended
-		require.Equal(t, fmt.Sprint(i), next(t, lazy).Object.(*example.Pod).Labels["value"])
-	}
-	read := 0
-	require.Eventually(t, func() bool {
-		return slowEnded(s) > before // the reader reads nothing until it is ended
-	}, deadline, 10*time.Millisecond)
-	for range slow.ResultChan() {
-		read++
-	}
-	require.Less(t, read, writes)
-	touch(ctx, t, s, "/pods/ns/one", writes)
-	require.Equal(t, fmt.Sprint(writes), next(t, fast).Object.(*example.Pod).Labels["value"])
-}
-
-func slowEnded(s *tenantStorage) float64 {
-	value, err := testutil.GetCounterMetricValue(metrics.TerminatedWatchersCounter.WithLabelValues(s.resource.Group, s.resource.Resource))
-	if err != nil {
-		return 0
-	}
-	return value
 }
 
 // TestHubBookmarks verifies that a bookmark precedes the deadline of a watch, and that only later versions follow.

@@ -100,6 +100,7 @@ func (b *Backend) open(r resource) (storage.Interface, func(), error) {
 		WantProgress:    below.progress.want,
 		CurrentVersion:  below.GetCurrentResourceVersion,
 		CompactRevision: raw.CompactRevision,
+		MaxHistory:      b.cfg.MaxHistory,
 		Undecodable:     func() bool { return undecodable.Swap(false) },
 	})
 	opened := make(chan struct{})

@@ -8,7 +8,6 @@ import (
 	cachev1alpha1 "github.com/kcp-dev/sdk/apis/cache/v1alpha1"
 	corev1alpha1 "github.com/kcp-dev/sdk/apis/core/v1alpha1"
 	tenancyv1alpha1 "github.com/kcp-dev/sdk/apis/tenancy/v1alpha1"
-	conditionsv1alpha1 "github.com/kcp-dev/sdk/apis/third_party/conditions/apis/conditions/v1alpha1"
 	topologyv1alpha1 "github.com/kcp-dev/sdk/apis/topology/v1alpha1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -74,8 +73,7 @@ var (
 	CachedResources        = client.DefineResource[cachev1alpha1.CachedResource, cachev1alpha1.CachedResourceList](cachev1alpha1.SchemeGroupVersion, "cachedresources")
 	ClusterCachedResources = client.DefineResource[cachev1alpha1.CachedResource, cachev1alpha1.CachedResourceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresources", client.WithScheme(clusterCached))
 
-	CachedResourceEndpointSlices        = client.DefineResource[cachev1alpha1.CachedResourceEndpointSlice, cachev1alpha1.CachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "cachedresourceendpointslices")
-	ClusterCachedResourceEndpointSlices = client.DefineResource[ClusterCachedResourceEndpointSlice, ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices", client.WithScheme(clusterCached))
+	CachedResourceEndpointSlices = client.DefineResource[cachev1alpha1.CachedResourceEndpointSlice, cachev1alpha1.CachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "cachedresourceendpointslices")
 )
 
 var (
@@ -85,13 +83,12 @@ var (
 	Codecs = serializer.NewCodecFactory(Scheme)
 )
 
-// clusterCached contains kcp's other names of cached resources with the types of the SDK.
+// clusterCached contains kcp's other name of cached resources with the type of the SDK.
 var clusterCached = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	gv := cachev1alpha1.SchemeGroupVersion
 	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResource"), &cachev1alpha1.CachedResource{})
 	scheme.AddKnownTypeWithName(gv.WithKind("ClusterCachedResourceList"), &cachev1alpha1.CachedResourceList{})
-	scheme.AddKnownTypes(gv, &ClusterCachedResourceEndpointSlice{}, &ClusterCachedResourceEndpointSliceList{})
 	return scheme
 }()
 
@@ -117,60 +114,4 @@ func newScheme() *runtime.Scheme {
 		utilruntime.Must(add(scheme))
 	}
 	return scheme
-}
-
-// ClusterCachedResourceEndpointSlice is the CachedResourceEndpointSlice of a ClusterCachedResource, missing in the SDK.
-type ClusterCachedResourceEndpointSlice struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec   ClusterCachedResourceEndpointSliceSpec          `json:"spec"`
-	Status cachev1alpha1.CachedResourceEndpointSliceStatus `json:"status"`
-}
-
-// ClusterCachedResourceEndpointSliceSpec selects the endpoints, like cachev1alpha1.CachedResourceEndpointSliceSpec.
-type ClusterCachedResourceEndpointSliceSpec struct {
-	ClusterCachedResource cachev1alpha1.CachedResourceReference `json:"clusterCachedResource"`
-	APIExport             cachev1alpha1.ExportBindingReference  `json:"export"`
-	Partition             string                                `json:"partition,omitempty"`
-}
-
-// ClusterCachedResourceEndpointSliceList is a list of ClusterCachedResourceEndpointSlices.
-type ClusterCachedResourceEndpointSliceList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []ClusterCachedResourceEndpointSlice `json:"items"`
-}
-
-// GetConditions implements conditions.Getter.
-func (s *ClusterCachedResourceEndpointSlice) GetConditions() conditionsv1alpha1.Conditions {
-	return s.Status.Conditions
-}
-
-// SetConditions implements conditions.Setter.
-func (s *ClusterCachedResourceEndpointSlice) SetConditions(conditions conditionsv1alpha1.Conditions) {
-	s.Status.Conditions = conditions
-}
-
-// DeepCopy returns a deep copy.
-func (s *ClusterCachedResourceEndpointSlice) DeepCopy() *ClusterCachedResourceEndpointSlice {
-	c := *s
-	s.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
-	s.Status.DeepCopyInto(&c.Status)
-	return &c
-}
-
-// DeepCopyObject implements runtime.Object.
-func (s *ClusterCachedResourceEndpointSlice) DeepCopyObject() runtime.Object { return s.DeepCopy() }
-
-// DeepCopyObject implements runtime.Object.
-func (l *ClusterCachedResourceEndpointSliceList) DeepCopyObject() runtime.Object {
-	c := *l
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
-	c.Items = make([]ClusterCachedResourceEndpointSlice, len(l.Items))
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopy()
-	}
-	return &c
 }

@@ -22,16 +22,6 @@ const (
 	randomLength = 8
 )
 
-// Isolation is the behavior of a member that cannot renew its Lease.
-type Isolation int
-
-const (
-	// Stop stops the work after RenewDeadline.
-	Stop Isolation = iota
-	// Continue continues the work until the member observes that others own it. Two members may then work on one hash.
-	Continue
-)
-
 // Config configures a member of a ring. LeaseDuration, RenewDeadline, GracePeriod and Key must be the same for all
 // members. Zero values mean defaults.
 type Config struct {
@@ -61,28 +51,24 @@ type Config struct {
 	// LoadTimeout limits the time for which a member continues work in slots that move to another member;
 	// LeaseDuration by default.
 	LoadTimeout time.Duration
-	// Isolation is the behavior while the Leases are unreachable.
-	Isolation Isolation
+	// ContinueIfIsolated continues the work of a member that cannot renew its Lease until the member observes that
+	// others own it, instead of stopping it after RenewDeadline. Two members may then work on one hash.
+	ContinueIfIsolated bool
 	// Metrics registers the metrics of the ring while it runs, unless it is nil.
 	Metrics prometheus.Registerer
 }
 
-var (
-	// ErrConfig is wrapped by errors about configurations that are invalid or differ from the configuration of
-	// other members.
-	ErrConfig = errors.New("invalid configuration of ring")
-	// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process
-	// must exit immediately.
-	ErrOverrun = errors.New("work did not end in time")
-	// ErrNotOwned is the cause of the cancellation of work that the member no longer owns.
-	ErrNotOwned = errors.New("the hash is no longer owned by this member")
-)
+// ErrOverrun is wrapped by the error of Run if work did not end within GracePeriod after its context. The process must
+// exit immediately.
+var ErrOverrun = errors.New("work did not end in time")
+
+var errConfig = errors.New("invalid configuration of ring")
 
 func (c Config) complete() (Config, error) {
 	if c.ID == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return c, fmt.Errorf("%w %q: set ID, because the host name cannot be determined: %w", ErrConfig, c.Name, err)
+			return c, fmt.Errorf("%w %q: set ID, because the host name cannot be determined: %w", errConfig, c.Name, err)
 		}
 		c.ID = strings.ToLower(host)
 	}
@@ -94,7 +80,7 @@ func (c Config) complete() (Config, error) {
 	c.RebalanceDelay = cmp.Or(c.RebalanceDelay, defaultRebalanceDelay)
 	c.LoadTimeout = cmp.Or(c.LoadTimeout, c.LeaseDuration)
 	if problem := c.problem(); problem != "" {
-		return c, fmt.Errorf("%w %q: %s", ErrConfig, c.Name, problem)
+		return c, fmt.Errorf("%w %q: %s", errConfig, c.Name, problem)
 	}
 	return c, nil
 }
@@ -136,8 +122,6 @@ func (c Config) problem() string {
 		return fmt.Sprintf("RenewDeadline plus GracePeriod is %s and LeaseDuration is %s: LeaseDuration must be at least %s, so that work ends before members with faster clocks take over", c.RenewDeadline+c.GracePeriod, c.LeaseDuration, (c.RenewDeadline+c.GracePeriod)/4*5)
 	case c.RenewInterval > c.RenewDeadline/2:
 		return fmt.Sprintf("RenewInterval is %s: must be at most half of RenewDeadline, which is %s, so that one renewal may fail", c.RenewInterval, c.RenewDeadline)
-	case c.Isolation != Stop && c.Isolation != Continue:
-		return fmt.Sprintf("Isolation is %d: must be Stop or Continue", c.Isolation)
 	}
 	return ""
 }

@@ -48,7 +48,7 @@
 //     Deleted Leases are detected and safe, unless the ring's Lease is deleted within two LeaseDuration
 //     after it was created, e.g. by a second deletion: a member that has not read it by then has waited
 //     for LeaseDuration, and creates another one.
-//   - Isolation Continue gives up the guarantee for a member that cannot reach the server.
+//   - ContinueIfIsolated gives up the guarantee for a member that cannot reach the server.
 //
 // The protocol is a state machine without a clock and a server (machine.go, coordinate.go, step.go, plan.go).
 // TestModel runs it in simulated time with drifting clocks, lost messages, crashes, freezes and partitions.

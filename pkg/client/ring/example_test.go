@@ -32,7 +32,6 @@ func ExampleRing() {
 			Name: "greeter", ID: "replica", Key: client.ByCluster,
 			Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default",
 			RenewInterval: 200 * time.Millisecond, GracePeriod: 100 * time.Millisecond, RebalanceDelay: 10 * time.Millisecond,
-			Isolation: []ring.Isolation{ring.Stop, ring.Continue}[0],
 		})
 		if err != nil {
 			fmt.Println(err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/shardplane/shardplane/pkg/client"
 )
 
 type gate struct {
@@ -66,7 +68,7 @@ func (g *gate) set(to grants) {
 	for slot := range to.stop.all {
 		for w := range g.works[slot] {
 			if w.overdue == 0 {
-				w.cancel(ErrNotOwned)
+				w.cancel(client.ErrNotOwned)
 				w.overdue = g.now() + g.gracePeriod
 			}
 		}

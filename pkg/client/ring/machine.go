@@ -265,7 +265,7 @@ type grants struct {
 // grants returns the current grants; busy are the slots with running work.
 func (m *machine) grants(now time.Duration, busy slots) grants {
 	g := grants{until: m.until()}
-	if m.Isolation == Continue {
+	if m.ContinueIfIsolated {
 		g.until = never
 	}
 	if m.phase == taking && m.valid {

@@ -81,8 +81,8 @@ func TestReportsOfADeletedTable(t *testing.T) {
 func TestRangesAfterAFreeze(t *testing.T) {
 	factory, err := client.NewFactory(&rest.Config{Host: "https://127.0.0.1:1"})
 	require.NoError(t, err)
-	for _, isolation := range []Isolation{Stop, Continue} {
-		r, err := New(Config{Name: "frozen", ID: "a", Key: client.ByCluster, Leases: factory.Plain(), Namespace: "default", Isolation: isolation})
+	for _, continues := range []bool{false, true} {
+		r, err := New(Config{Name: "frozen", ID: "a", Key: client.ByCluster, Leases: factory.Plain(), Namespace: "default", ContinueIfIsolated: continues})
 		require.NoError(t, err)
 		m := r.machine
 		m.phase, m.valid, m.validFrom = taking, true, r.now()
@@ -105,7 +105,7 @@ shardplane_ring_share{ring="frozen"} %v
 
 		r.start = r.start.Add(-time.Hour)
 		owned, coming = r.Ranges()
-		if isolation == Continue {
+		if continues {
 			require.True(t, owned.Equal(first) && coming.Equal(second), "%s, %s", owned, coming)
 			share(1)
 			continue

@@ -203,8 +203,6 @@ type following struct {
 	ring *Ring
 }
 
-var _ client.LoadedRanges = following{}
-
 func (f following) Follow(loaded func() client.Ranges) (stop func()) {
 	f.ring.locked(func() { f.ring.followers[&loaded] = struct{}{} })
 	return func() {

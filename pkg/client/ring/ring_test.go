@@ -159,7 +159,7 @@ func TestRing(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Fatal("work continues")
 	}
-	require.ErrorIs(t, context.Cause(work), ring.ErrNotOwned)
+	require.ErrorIs(t, context.Cause(work), client.ErrNotOwned)
 	err := <-two.ended
 	require.ErrorIs(t, err, ring.ErrOverrun, "work that does not call end must fail the member")
 	eventually(t, "the other members take over", func() bool { return own(one, three) })
@@ -227,15 +227,15 @@ func metric(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// TestIsolation: a member that cannot renew stops, and resumes with the same slots. With Continue it does not stop.
+// TestIsolation: a member that cannot renew stops, and resumes with the same slots. With ContinueIfIsolated it does not stop.
 func TestIsolation(t *testing.T) {
 	expiring(t)
-	for _, isolation := range []ring.Isolation{ring.Stop, ring.Continue} {
-		t.Run(fmt.Sprint(isolation), func(t *testing.T) {
+	for _, continues := range []bool{false, true} {
+		t.Run(fmt.Sprint(continues), func(t *testing.T) {
 			t.Parallel()
 			server, factory := newServer(t)
 			config := quick(factory)
-			config.Isolation = isolation
+			config.ContinueIfIsolated = continues
 			one := start(t, config)
 			eventually(t, "one member has all hashes", func() bool { return own(one) })
 			gained := make(chan client.Ranges, 10)
@@ -249,16 +249,16 @@ func TestIsolation(t *testing.T) {
 			})
 			_, end, ok := one.Begin(t.Context(), 1)
 			end()
-			require.Equal(t, isolation == ring.Continue, ok)
+			require.Equal(t, continues, ok)
 			eventually(t, "the ranges are updated after the gate was closed", func() bool {
 				owned, coming := one.Ranges()
-				return coming.Empty() == (isolation == ring.Continue) && owned.Empty() == (isolation == ring.Stop)
+				return coming.Empty() == continues && owned.Empty() != continues
 			})
 			require.True(t, one.LoadedRanges().Ranges().Equal(all), "informers must keep their loaded ranges")
 			require.Contains(t, one.Status().Waits, "cannot renew")
 			server.Fail(0)
 			eventually(t, "the member resumes", func() bool { return own(one) })
-			if isolation == ring.Stop {
+			if !continues {
 				require.True(t, all.Equal(<-gained))
 			}
 		})
@@ -274,7 +274,6 @@ func TestOtherConfiguration(t *testing.T) {
 	config := quick(factory)
 	config.Key = client.ByUID
 	err := <-start(t, config).ended
-	require.ErrorIs(t, err, ring.ErrConfig)
 	require.ErrorContains(t, err, `the table has "1 object.metadata.cluster lease=3s deadline=1.8s grace=500ms", but this member has "1 object.metadata.uid lease`)
 	one.stop()
 	require.NoError(t, <-one.ended)
@@ -325,12 +324,10 @@ func TestConfig(t *testing.T) {
 		"RenewDeadline must be lower":               func(c *ring.Config) { c.RenewDeadline = c.LeaseDuration },
 		"must be at least 3.5s":                     func(c *ring.Config) { c.GracePeriod = time.Second },
 		"at most half of RenewDeadline, which is ":  func(c *ring.Config) { c.RenewInterval = time.Second },
-		"Isolation is 7":                            func(c *ring.Config) { c.Isolation = 7 },
 	} {
 		config := quick(factory)
 		change(&config)
 		_, err := ring.New(config)
-		require.ErrorIs(t, err, ring.ErrConfig, want)
 		require.ErrorContains(t, err, want)
 	}
 	defaults := ring.Config{Name: "defaults", Leases: factory.Cluster(logicalcluster.NewPath("root")), Namespace: "default"}

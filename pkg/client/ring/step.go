@@ -24,7 +24,7 @@ func (m *machine) updatePhase(now time.Duration, busy slots) {
 		m.phase = leaving
 	}
 	if m.phase == taking && m.table.table != nil && m.table.config != m.configDigest && m.hasOtherMembers() {
-		m.err = fmt.Errorf("%w %q: the table has %q, but this member has %q: use another name, or stop the other members first", ErrConfig, m.Name, m.table.config, m.configDigest)
+		m.err = fmt.Errorf("%w %q: the table has %q, but this member has %q: use another name, or stop the other members first", errConfig, m.Name, m.table.config, m.configDigest)
 		m.phase = finished
 	}
 	if m.phase == stopping && busy.empty() {

@@ -38,27 +38,27 @@ func (o *observer) handler() client.Handler[configMap] {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			_, registry := o.notified[client.KeyOf(obj)]
-			o.check(!registry, "added twice: %s", client.KeyFor(obj))
+			o.check(!registry, "added twice: %s", client.KeyOf(obj))
 			o.is(obj)
 		},
 		OnUpdate: func(old, obj configMap) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.check(equality.Semantic.DeepEqual(o.notified[client.KeyOf(obj)], old), "the old object was not notified: %s", client.KeyFor(obj))
-			o.check(old.UID == obj.UID, "the update replaces another object: %s", client.KeyFor(obj))
-			o.check(old.ResourceVersion != obj.ResourceVersion || old.Labels["at"] != obj.Labels["at"], "the update changes nothing: %s", client.KeyFor(obj))
+			o.check(equality.Semantic.DeepEqual(o.notified[client.KeyOf(obj)], old), "the old object was not notified: %s", client.KeyOf(obj))
+			o.check(old.UID == obj.UID, "the update replaces another object: %s", client.KeyOf(obj))
+			o.check(old.ResourceVersion != obj.ResourceVersion || old.Labels["at"] != obj.Labels["at"], "the update changes nothing: %s", client.KeyOf(obj))
 			o.is(obj)
 		},
 		OnDelete: func(last configMap, _ bool) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.check(o.deleted[last.UID], "%s was not deleted", client.KeyFor(last))
+			o.check(o.deleted[last.UID], "%s was not deleted", client.KeyOf(last))
 			o.isNot(last)
 		},
 		OnLeave: func(last configMap, why client.Leave) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.check(why == client.ShardRemoved && o.left[last.Labels["at"]], "%s left: %s", client.KeyFor(last), why)
+			o.check(why == client.ShardRemoved && o.left[last.Labels["at"]], "%s left: %s", client.KeyOf(last), why)
 			o.isNot(last)
 		},
 	}
@@ -74,7 +74,7 @@ func (o *observer) is(obj configMap) {
 
 func (o *observer) isNot(obj configMap) {
 	registry := o.notified[client.KeyOf(obj)]
-	o.check(registry != nil && registry.UID == obj.UID, "the object was not notified: %s", client.KeyFor(obj))
+	o.check(registry != nil && registry.UID == obj.UID, "the object was not notified: %s", client.KeyOf(obj))
 	delete(o.notified, client.KeyOf(obj))
 }
 

@@ -271,9 +271,12 @@ var OfCached = ofCached("cachedresourceendpointslice", apis.CachedSliceKind, kin
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.CachedResource.Name, Partition: s.Spec.Partition}, &s.Status
 	})
 
+// ClusterCachedSlices is the resource of the endpoint slices of ClusterCachedResources.
+var ClusterCachedSlices = client.DefineResource[apis.ClusterCachedResourceEndpointSlice, apis.ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices")
+
 // OfClusterCached is the Kind for endpoint slices of ClusterCachedResources.
-var OfClusterCached = ofCached("clustercachedresourceendpointslice", apis.ClusterCachedSliceKind, kinds.ClusterCachedResourceEndpointSlices,
-	func(s *kinds.ClusterCachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
+var OfClusterCached = ofCached("clustercachedresourceendpointslice", apis.ClusterCachedSliceKind, ClusterCachedSlices,
+	func(s *apis.ClusterCachedResourceEndpointSlice) (Parts, *cachev1alpha1.CachedResourceEndpointSliceStatus) {
 		return Parts{Path: s.Spec.APIExport.Path, Export: s.Spec.APIExport.Name, Cached: s.Spec.ClusterCachedResource.Name, Partition: s.Spec.Partition}, &s.Status
 	})
 

@@ -37,6 +37,8 @@ type Config struct {
 	CurrentVersion func(context.Context) (uint64, error)
 	// CompactRevision is the revision up to which etcd is compacted.
 	CompactRevision func() int64
+	// MaxHistory is the maximum number of events that are kept in memory; 16,384 if it is 0.
+	MaxHistory int
 	// Undecodable reports whether decoding an object has failed since the last call.
 	Undecodable func() bool
 }

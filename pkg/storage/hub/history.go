@@ -9,8 +9,10 @@ import (
 )
 
 const (
-	// historyMin is how many events are kept regardless of their age and size, historyMax the maximum number.
-	historyMin, historyMax = 128, 16384
+	// historyMin is how many events are kept regardless of their age and size.
+	historyMin = 128
+	// defaultMaxHistory is the default of Config.MaxHistory.
+	defaultMaxHistory = 16384
 	// historyBytes limits the total size of the objects, because a tenant may change objects of more than a
 	// megabyte many times per second.
 	//
@@ -52,6 +54,7 @@ func bytesOf(obj runtime.Object) int64 {
 
 // history is a ring buffer of the latest events. Events have consecutive numbers.
 type history struct {
+	max         int // events
 	ring        []*event
 	first, next uint64
 	// floor is the version after which the history is complete, and floorTime is its time.
@@ -73,13 +76,13 @@ func (l *history) reset(version uint64) {
 
 func (l *history) at(n uint64) *event { return l.ring[n%uint64(len(l.ring))] }
 
-func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most historyMax
+func (l *history) len() int { return int(l.next - l.first) } //nolint:gosec // at most max
 
 // add appends an event.
 func (l *history) add(e *event) {
 	for l.len() >= historyMin {
 		old := e.time.Sub(l.at(l.first).time) > historyTime
-		if l.len() < historyMax && l.bytes+e.bytes <= historyBytes && !old {
+		if l.len() < l.max && l.bytes+e.bytes <= historyBytes && !old {
 			break
 		}
 		if !old {

@@ -11,6 +11,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -167,6 +168,7 @@ type selectionKey struct {
 func NewHub(cfg Config) *Hub {
 	return &Hub{
 		cfg:        cfg,
+		history:    history{max: cmp.Or(cfg.MaxHistory, defaultMaxHistory)},
 		objects:    newTree(nil),
 		kept:       keptSnapshots{},
 		watchers:   map[*Watcher]struct{}{},

@@ -194,7 +194,7 @@ func TestMatchAllocates(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
-	var l history
+	l := history{max: defaultMaxHistory}
 	l.reset(100)
 	for i := range 1000 {
 		l.add(&event{version: 101 + uint64(i)*2})
@@ -213,7 +213,7 @@ func TestHistory(t *testing.T) {
 
 // TestHistoryExpires verifies that events expire and memory is released without new events.
 func TestHistoryExpires(t *testing.T) {
-	var l history
+	l := history{max: defaultMaxHistory}
 	began := time.Now()
 	l.reset(0)
 	for i := range 1000 {
@@ -234,7 +234,7 @@ func TestHistoryExpires(t *testing.T) {
 // TestHistoryOfLargeObjects verifies that large objects are dropped before they expire.
 func TestHistoryOfLargeObjects(t *testing.T) {
 	const many, bytes = 3000, 100 << 10
-	var l history
+	l := history{max: defaultMaxHistory}
 	l.reset(0)
 	now := time.Now()
 	add := func() {

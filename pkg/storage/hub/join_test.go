@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/cacher/metrics"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/component-base/metrics/testutil"
 
 	"github.com/shardplane/shardplane/test/bubble"
 )
@@ -259,6 +261,41 @@ func TestRefillWhileBehind(t *testing.T) {
 			return
 		}
 		require.Less(t, got, events, "only buffered events must be sent")
+	})
+}
+
+// TestSlowReaders verifies that a watch without a reader is ended after a time, and does not affect others.
+func TestSlowReaders(t *testing.T) {
+	metrics.Register()
+	const events = 3 * buffered
+	bubble.Test(t, func(t *testing.T) {
+		f := filled(t, "a")
+		ended := func() float64 {
+			value, err := testutil.GetCounterMetricValue(metrics.TerminatedWatchersCounter.WithLabelValues(f.cfg.Resource.Group, f.cfg.Resource.Resource))
+			require.NoError(t, err)
+			return value
+		}
+		before := ended() // also of other tests
+		slow, fast, late := f.watch(10), f.watch(10), f.watch(10)
+		for i := range events {
+			f.source.Modify(versioned("a", 11+i))
+			nextIs(t, fast, 11+i, "MODIFIED a")
+		}
+		time.Sleep(slowBudget - 1) //nolint:forbidigo // in a bubble
+		for i := range events {
+			nextIs(t, late, 11+i, "MODIFIED a")
+		}
+		time.Sleep(2) //nolint:forbidigo // in a bubble
+		read := 0
+		for range slow.ResultChan() {
+			read++
+		}
+		require.Equal(t, buffered, read)
+		require.InDelta(t, before+1, ended(), 0)
+		f.source.Modify(versioned("a", 11+events))
+		for _, w := range []watch.Interface{fast, late} {
+			nextIs(t, w, 11+events, "MODIFIED a")
+		}
 	})
 }
 

@@ -97,7 +97,7 @@ func TestInitialEventsReleaseOtherObjects(t *testing.T) {
 	state, err := f.State(t.Context(), "/r/a/", Claims{}, storage.ListOptions{ResourceVersion: "0"})
 	require.NoError(t, err)
 	// More events than the history keeps.
-	for i := range historyMax + 1 {
+	for i := range defaultMaxHistory + 1 {
 		change(12 + i)
 	}
 	require.Eventually(t, func() bool {

@@ -27,6 +27,7 @@ import (
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
 	"github.com/shardplane/shardplane/pkg/client/clienttest"
 	"github.com/shardplane/shardplane/pkg/client/kinds"
@@ -51,6 +52,8 @@ type shown struct {
 	consumersOf func(now *client.Key, last client.Key)
 }
 
+var clusterSlices = client.DefineResource[apis.ClusterCachedResourceEndpointSlice, apis.ClusterCachedResourceEndpointSliceList](cachev1alpha1.SchemeGroupVersion, "clustercachedresourceendpointslices")
+
 func start(t *testing.T) shown { return startKeeping(t, nil) }
 
 // startKeeping is start with snapshots of a former process.
@@ -71,7 +74,7 @@ func startKeeping(t *testing.T, kept *snapshot.Directory) shown {
 		Cache: factory(s.cache), Clock: s.clock, Kept: kept,
 		Exports:       replicas.NewDual(kinds.APIExports.Informer(own, client.InformerOptions[*apisv1alpha2.APIExport]{}), nil, replicas.DualOptions{}),
 		Slices:        replicas.NewDual(kinds.CachedResourceEndpointSlices.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
-		ClusterSlices: replicas.NewDual(kinds.ClusterCachedResourceEndpointSlices.Informer(own, client.InformerOptions[*kinds.ClusterCachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
+		ClusterSlices: replicas.NewDual(clusterSlices.Informer(own, client.InformerOptions[*apis.ClusterCachedResourceEndpointSlice]{}), nil, replicas.DualOptions{}),
 		Cached:        replicas.NewDual(kinds.CachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
 		ClusterCached: replicas.NewDual(kinds.ClusterCachedResources.Informer(own, client.InformerOptions[*cachev1alpha1.CachedResource]{}), nil, replicas.DualOptions{}),
 		Consumed: func(export client.Key) bool {

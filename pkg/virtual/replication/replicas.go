@@ -28,7 +28,6 @@ import (
 
 	"github.com/shardplane/shardplane/pkg/apis"
 	"github.com/shardplane/shardplane/pkg/client"
-	"github.com/shardplane/shardplane/pkg/client/kinds"
 	"github.com/shardplane/shardplane/pkg/replicas"
 	"github.com/shardplane/shardplane/pkg/replicas/snapshot"
 	"github.com/shardplane/shardplane/pkg/virtual/board"
@@ -41,7 +40,7 @@ type Config struct {
 	// The following readers contain the objects of all shards.
 	Exports       *replicas.Dual[*apisv1alpha2.APIExport]
 	Slices        *replicas.Dual[*cachev1alpha1.CachedResourceEndpointSlice]
-	ClusterSlices *replicas.Dual[*kinds.ClusterCachedResourceEndpointSlice]
+	ClusterSlices *replicas.Dual[*apis.ClusterCachedResourceEndpointSlice]
 	Cached        *replicas.Dual[*cachev1alpha1.CachedResource]
 	ClusterCached *replicas.Dual[*cachev1alpha1.CachedResource]
 	// Consumed and FollowConsumers are implemented by bindings.Index.
@@ -181,7 +180,7 @@ func (x *Replicas) sliceOf(provider logicalcluster.Name, kind, slice string) (ex
 			export, cached = s.Spec.APIExport.Name, s.Spec.CachedResource.Name
 		}
 	case apis.ClusterCachedSliceKind:
-		var s *kinds.ClusterCachedResourceEndpointSlice
+		var s *apis.ClusterCachedResourceEndpointSlice
 		if s, err = x.config.ClusterSlices.Get(provider, "", slice); err == nil {
 			export, cached = s.Spec.APIExport.Name, s.Spec.ClusterCachedResource.Name
 		}
