@@ -285,7 +285,7 @@ func TestSlowReaders(t *testing.T) {
 		for i := range events {
 			nextIs(t, late, 11+i, "MODIFIED a")
 		}
-		time.Sleep(2) //nolint:forbidigo // in a bubble
+		time.Sleep(2 * time.Nanosecond) //nolint:forbidigo // in a bubble
 		read := 0
 		for range slow.ResultChan() {
 			read++
