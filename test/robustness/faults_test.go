@@ -79,7 +79,7 @@ func (r *run) injectFaults(groups [][]fault, deadline time.Time) {
 	for first := true; first || time.Now().Before(deadline); first = false {
 		rng.Shuffle(len(groups), func(i, j int) { groups[i], groups[j] = groups[j], groups[i] })
 		for _, group := range groups {
-			r.progress(100)
+			r.progress(r.writes)
 			f := group[rng.IntN(len(group))]
 			for first && r.short && f.rare {
 				f = group[rng.IntN(len(group))]
@@ -88,7 +88,7 @@ func (r *run) injectFaults(groups [][]fault, deadline time.Time) {
 			f.do(rng)
 		}
 	}
-	r.progress(100)
+	r.progress(r.writes)
 }
 
 // leader returns the replica that runs the controllers.

@@ -107,7 +107,10 @@ func runClusters(t *testing.T, begin func(r *run) [][]fault) {
 	for n := uint64(0); n == 0 || time.Now().Before(deadline); n++ {
 		end := time.Now().Add(min(clusterLifetime, time.Until(deadline)))
 		ok := t.Run(fmt.Sprintf("cluster %d", n), func(t *testing.T) {
-			r := &run{t: t, seed: seed + n, short: *durationFlag == 0, pause: 60 * time.Millisecond}
+			r := &run{t: t, seed: seed + n, short: *durationFlag == 0, pause: 60 * time.Millisecond, writes: 100}
+			if testing.Short() {
+				r.writes = 30
+			}
 			t.Logf("seed %d", r.seed)
 			groups := begin(r)
 			for i := 0; i == 0 || time.Now().Before(end) && !t.Failed(); i++ {

@@ -30,6 +30,8 @@ type run struct {
 	targets []*target
 	// pause is the average pause between two requests of a writer.
 	pause time.Duration
+	// writes is the number of writes between two faults.
+	writes int
 	// short is true if each kind of fault is injected only once.
 	short bool
 	// components are the names of the components, and replicas the connections to those of a shard.
