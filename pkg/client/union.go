@@ -318,16 +318,16 @@ func (l UnionLister[T]) ByIndex(index, value string) ([]T, error) {
 	u := l.union
 	u.locations.mu.RLock()
 	defer u.locations.mu.RUnlock()
-	var all []T
-	for _, m := range *u.members.Load() {
-		if m == nil {
-			continue
-		}
-		found, err := m.informer.store.byIndex(index, value)
-		if err != nil {
-			return nil, err
+	var all, found []T
+	var err error
+	for m := range u.each {
+		if found, err = m.informer.store.byIndex(index, value); err != nil {
+			break // a return would give the results names in the exported API
 		}
 		all = append(all, l.valid(m, found)...)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return all, nil
 }

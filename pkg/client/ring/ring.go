@@ -203,6 +203,11 @@ type following struct {
 	ring *Ring
 }
 
+// An informer calls Follow if its source has this method.
+var _ interface {
+	Follow(loaded func() client.Ranges) (stop func())
+} = following{}
+
 func (f following) Follow(loaded func() client.Ranges) (stop func()) {
 	f.ring.locked(func() { f.ring.followers[&loaded] = struct{}{} })
 	return func() {

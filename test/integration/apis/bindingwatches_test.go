@@ -54,10 +54,7 @@ func testBoundWatches(t *testing.T, e *kit.Env) {
 	requireOpen("same")
 }
 
-const (
-	itself     = "/apis/core.kcp.io/v1alpha1/logicalclusters/cluster"
-	deactivate = `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`
-)
+const deactivate = `{"metadata":{"annotations":{"core.kcp.io/inactive":"true"}}}`
 
 // TestInactive checks that open watches in a logical cluster end if it becomes inactive, of all users and on all paths, and no others.
 func TestInactive(t *testing.T) {
@@ -87,7 +84,7 @@ func TestInactive(t *testing.T) {
 	}
 	ofShard, state := kit.WatchThrough(wildcard, configs, ""), kit.WatchThrough(one, logicalClusters, "")
 
-	one.Patch(itself, deactivate)
+	one.Patch(kit.LogicalClusterPath, deactivate)
 	for what, w := range ends {
 		untilEnded(t, what, w)
 	}
@@ -104,7 +101,7 @@ func TestInactive(t *testing.T) {
 	kit.Next(t, state, watch.Modified, "cluster")
 
 	// Watches of a provider must end if it becomes inactive.
-	provider.Patch(itself, deactivate)
+	provider.Patch(kit.LogicalClusterPath, deactivate)
 	untilEnded(t, "through the virtual workspace of the provider", all)
 	other.Create(kit.WidgetsPath, "%s", kit.Widget("later", "size", 1))
 	kit.Next(t, stays["another"], watch.Added, "later")

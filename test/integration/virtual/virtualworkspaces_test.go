@@ -241,7 +241,7 @@ func requireRefusal(t *testing.T, path string, clients ...kit.WorkspaceClient) s
 	}
 	require.NoError(t, requests.Wait())
 	require.Len(t, slices.Compact(responses), 1)
-	require.Contains(t, responses[0], "403 ")
+	require.Regexp(t, "^403 ", responses[0])
 	return responses[0]
 }
 
